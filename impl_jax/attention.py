@@ -27,11 +27,11 @@ __all__ = ["MultiHeadAttention", "attention_weights", "scaled_dot_product_attent
 def attention_weights(
     query_bthk: jax.Array, key_bsgk: jax.Array, mask_bhts: Mask = None, scores: Scores = Scores()
 ) -> jax.Array:
-    """`softmax(query key^T / sqrt(k))`, `b h t s`: how much each query attends to each key.
+    """`softmax(query key^T / sqrt(k))`: how much each query attends to each key, `b h t s`.
 
     mask_bhts: boolean, True = may attend (MASK), or floating, added to the scores, where -inf hides
-    a key. A query that may attend to nothing has weights of zero (EMPTY). Half-precision dtypes
-    hold the scores in float32. Raises ValueError on shapes that do not fit.
+    a key. Fully masked queries have zero weights (EMPTY). Half-precision dtypes keep the scores in
+    float32. Raises ValueError if the shapes do not match.
     """
     checks.check_attention(query_bthk.shape, key_bsgk.shape, key_bsgk.shape)
     scores_bhts = scaled_scores(query_bthk, key_bsgk, scores)
@@ -44,10 +44,11 @@ def attention_weights(
 def scaled_dot_product_attention(
     heads: Heads, mask_bhts: Mask = None, scores: Scores = Scores(), drop: Drop = Drop()
 ) -> jax.Array:
-    """`dropout(attention_weights(query, key)) value`, `b t h e`; errors as `attention_weights`.
+    """`attention_weights(query, key) value`: the weighted mean of the values, `b t h e`.
 
-    `jax.nn.dot_product_attention` is no substitute: it gives the mean of the values if a query may
-    attend to nothing, aligns causality to the first key, and needs values as wide as keys.
+    `jax.nn.dot_product_attention` does not fit: it returns the mean of the values for fully masked
+    queries, aligns causality to the first key, and needs values as wide as keys. Raises ValueError
+    if the shapes do not match.
     """
     query_bthk, key_bsgk, value_bsge = heads
     checks.check_attention(query_bthk.shape, key_bsgk.shape, value_bsge.shape)
@@ -68,7 +69,7 @@ def scaled_dot_product_attention(
 def scaled_scores(
     query_bthk: jax.Array, key_bsgk: jax.Array, scores: Scores = Scores()
 ) -> jax.Array:
-    """`query key^T / sqrt(k)`, or times the scale that is stated (SCALE), `b h t s`."""
+    """`query key^T / sqrt(k)`, or times `score_scale` (SCALE): `b h t s`, at least float32."""
     heads, size = query_bthk.shape[2:]
     dtype, key_bshk = upcast_dtype(query_bthk.dtype), repeat_kv(key_bsgk, heads)
     scores_bhts = einsum("bthk,bshk->bhts", query_bthk, key_bshk, preferred_element_type=dtype)
@@ -78,7 +79,7 @@ def scaled_scores(
 def masked(
     scores_bhts: jax.Array, mask_bhts: Mask, scores: Scores = Scores()
 ) -> tuple[jax.Array, Mask]:
-    """Scores plus a floating mask, and a boolean mask with causality (CAUSAL), window (WINDOW)."""
+    """Adds a floating mask to the scores; merges CAUSAL and WINDOW into a boolean mask."""
     if mask_bhts is not None:
         checks.check_attention_mask(mask_bhts.shape, str(mask_bhts.dtype), scores_bhts.shape)
         mask_bhts = aligned(mask_bhts, scores_bhts)
@@ -93,18 +94,18 @@ def masked(
 
 
 def repeat_kv(x_bsge: jax.Array, heads: int) -> jax.Array:
-    """Keys or values, each head once for every query head that shares it; the gradient is a sum."""
+    """Repeats each key or value head for the query heads that share it."""
     sharding = jax.typeof(x_bsge).sharding if has_explicit_axes(x_bsge) else None
     return jnp.repeat(x_bsge, heads // x_bsge.shape[2], axis=2, out_sharding=sharding)
 
 
 class MultiHeadAttention(nnx.Module):
     """`head_i = attention(x W_i^Q + b_i^Q, m W_i^K + b_i^K, m W_i^V + b_i^V)`,
-    `output = sum_i head_i W_i^O + b^O`.
+    `output = sum_i head_i W_i^O + b^O`: `b t d`.
 
-    The kernels keep their head axes: `d h k`, `d g k`, `d g e` and `h e d`. By config queries and
-    keys are normed (QKNORM), then rotated if the call has a rotation (ROTARY). scores: what it does
-    with its scores, by default as the self-attention of the first layer.
+    Kernels keep their head axes: `d h k`, `d g k`, `d g e` and `h e d`. Queries and keys are
+    normalized if the config sets query_key_norm (QKNORM), then rotated (ROTARY). scores: default,
+    those of the first layer.
     """
 
     def __init__(
@@ -132,7 +133,7 @@ class MultiHeadAttention(nnx.Module):
         rotation: Rotation | None = None,
         keep_bhts: Mask = None,
     ) -> jax.Array:
-        """Queries of one input attend to keys and values of another or the same, `b t d`."""
+        """Attends from `query_btd` to `memory_bsd`: `b t d`."""
         checks.check_features("query", query_btd.shape, self.width)
         checks.check_features("memory", memory_bsd.shape, self.width)
         heads = self.project(query_btd, memory_bsd, rotation)
@@ -141,7 +142,10 @@ class MultiHeadAttention(nnx.Module):
     def project(
         self, query_btd: jax.Array, memory_bsd: jax.Array, rotation: Rotation | None = None
     ) -> Heads:
-        """Queries, keys and values. rotation: of both inputs, which are then equally long."""
+        """Projects x to queries, and m to keys and values; normalizes, rotates queries and keys.
+
+        Raises ValueError if there is a rotation and the two lengths differ.
+        """
         if rotation is not None:
             checks.check_same_length(query=query_btd.shape, memory=memory_bsd.shape)
         query_bthk = self.queries(query_btd, rotation)
@@ -149,34 +153,32 @@ class MultiHeadAttention(nnx.Module):
         return Heads(query_bthk, key_bsgk, value_bsge)
 
     def queries(self, query_btd: jax.Array, rotation: Rotation | None = None) -> jax.Array:
-        """`rotate(norm(x W^Q + b^Q))`, `b t h k`."""
+        """`x W^Q + b^Q`, normalized and rotated: `b t h k`."""
         return self.query_key_norm(self.query(query_btd), self.query_norm, rotation)
 
     def keys_and_values(
         self, memory_bsd: jax.Array, rotation: Rotation | None = None
     ) -> tuple[jax.Array, jax.Array]:
-        """`rotate(norm(m W^K + b^K))`, `b s g k`, and `m W^V + b^V`, `b s g e`: what a cache holds,
-        since no query changes them.
-        """
+        """`m W^K + b^K`, normalized and rotated, and `m W^V + b^V`: `b s g k` and `b s g e`."""
         key_bsgk = self.query_key_norm(self.key(memory_bsd), self.key_norm, rotation)
         return key_bsgk, self.value(memory_bsd)
 
     def query_key_norm(
         self, x_bthk: jax.Array, norm: Norm | None, rotation: Rotation | None = None
     ) -> jax.Array:
-        """Queries or keys, normed by head or all heads together (QKNORM), then rotated (ROTARY)."""
+        """Normalizes queries or keys per head or over all heads (QKNORM), then rotates (ROTARY)."""
         return rotated(x_bthk if norm is None else norm(x_bthk), rotation, self.rotary_layout)
 
     def attend(self, heads: Heads, mask_bhts: Mask = None, keep_bhts: Mask = None) -> jax.Array:
-        """`sum_i attention(query_i, key_i, value_i) W_i^O + b^O`, `b t d`.
+        """`sum_i attention(head_i) W_i^O + b^O`: `b t d`.
 
-        keep_bhts: dropout mask of the weights; without one a random one is drawn in training.
+        keep_bhts: dropout mask of the weights; default, drawn at random in training.
         """
         return self.output(self.mean(heads, mask_bhts, keep_bhts))
 
-    @in_rows  # the one step that sees rows if tokens lie flat, without their padding
+    @in_rows  # unpacks flattened tokens into rows for this step only
     def mean(self, heads: Heads, mask_bhts: Mask = None, keep_bhts: Mask = None) -> jax.Array:
-        """`attention(query_i, key_i, value_i)` of every head, `b t h e`."""
+        """`attention(head_i)` for every head, `b t h e`."""
         if keep_bhts is None:
             (batch, target, count, _), source = heads.query_bthk.shape, heads.key_bsgk.shape[1]
             keep_bhts = self.weights_dropout.draw((batch, count, target, source))
@@ -184,5 +186,5 @@ class MultiHeadAttention(nnx.Module):
         return scaled_dot_product_attention(heads, mask_bhts, self.scores, drop)
 
     def weights(self, heads: Heads, mask_bhts: Mask = None) -> jax.Array:
-        """The weights by which `attend` adds up the values, before dropout: `b h t s`."""
+        """Returns the attention weights before dropout, `b h t s`."""
         return attention_weights(heads.query_bthk, heads.key_bsgk, mask_bhts, self.scores)

@@ -1,4 +1,4 @@
-"""The beams of all rows: which live on, which are finished, and when no live one can win (BEAM)."""
+"""The beams of all rows: which are live, which are finished, and when to stop (BEAM)."""
 
 from typing import NamedTuple
 
@@ -11,11 +11,12 @@ __all__ = ["Beams", "best", "keep", "length_penalty", "stops"]
 
 
 class Beams(NamedTuple):
-    """The live beams of every row, best first, all of one length, and the best finished ones.
+    """The live beams of every row, best first and all of one length, and the best finished
+    hypotheses.
 
-    A beam that does not exist has a score of -inf. token_bw: what each beam reads next. All beams
-    of a row share its cache, in which the tokens that they read at one step lie side by side;
-    place_bwn says which of them is the beam's own, so that no key or value moves.
+    Empty slots have a score of -inf. token_bw: the next token that each beam reads. The beams of a
+    row share one cache, in which the tokens read at the same step are adjacent; place_bwn says
+    which of them belongs to each beam, so that no key or value is moved.
     """
 
     length: jax.Array
@@ -29,7 +30,9 @@ class Beams(NamedTuple):
 
     @classmethod
     def start(cls, token_bw: jax.Array, room: int, pad_id: jax.Array, dtype: jnp.dtype) -> "Beams":
-        """One live beam a row, which reads this token; room: for the tokens of an answer."""
+        """Starts one live beam per row, which reads token_bw first. room: longest answer, in
+        tokens.
+        """
         token_bwn = jnp.full((*token_bw.shape, room), pad_id, int)
         nothing_bw = jnp.full(token_bw.shape, -jnp.inf, dtype)
         return cls(
@@ -51,7 +54,9 @@ class Beams(NamedTuple):
         max_new_tokens: jax.Array,
         early_stop: jax.Array,
     ) -> "Beams":
-        """One token more, given its scores for each live beam. length_penalty_n: of n tokens."""
+        """Appends one token to every beam, given the scores of each live beam. length_penalty_n:
+        for n tokens.
+        """
         penalty_n = jnp.asarray(length_penalty_n, scores_bwv.dtype)
         total_bwv = scores_bwv + self.live_bw[..., None]
         ended_bw = total_bwv[..., end_id] / penalty_n[self.length + 1]
@@ -76,9 +81,10 @@ class Beams(NamedTuple):
 
 
 def best(total_bwv: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Log p, token and parent of the continuations of the largest log p, largest first; of equals
-    the lower token, then the better beam. The best of a row are among the best of each of its
-    beams.
+    """Returns log p, token and parent of the continuations of largest log p, largest first; ties go
+    to the lower token, then to the better beam.
+
+    The best of a row are among the best of each of its beams.
     """
     batch, size, _ = total_bwv.shape
     score_bww, token_bww = jax.lax.top_k(total_bwv, size)
@@ -91,7 +97,7 @@ def best(total_bwv: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
 
 
 def keep(beams: Beams, ended_bw: jax.Array, end_id: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """The best of the kept hypotheses and those that end now: highest score, then lower tokens."""
+    """Returns the best of the kept hypotheses and of the beams that end now; ties: lower tokens."""
     end_bw1 = jnp.full_like(beams.live_bwn[..., :1], end_id)
     ended_bwn = jax.lax.dynamic_update_slice_in_dim(beams.live_bwn, end_bw1, beams.length, axis=2)
     token_bcn = jnp.concatenate([beams.kept_bwn, ended_bwn], axis=1)
@@ -101,7 +107,7 @@ def keep(beams: Beams, ended_bw: jax.Array, end_id: jax.Array) -> tuple[jax.Arra
 
 
 def _rank(score_bc: jax.Array, token_bcn: jax.Array) -> jax.Array:
-    """How many candidates of its row come before each: highest score first, then lower tokens."""
+    """Returns how many candidates of the row rank before each: by score, then by lower tokens."""
     differs_bccn = token_bcn[:, :, None] != token_bcn[:, None]
     first_bcc1 = differs_bccn.argmax(axis=-1)[..., None]
     mine_bcc, other_bcc = (
@@ -117,13 +123,15 @@ def _rank(score_bc: jax.Array, token_bcn: jax.Array) -> jax.Array:
 def stops(
     live_bw: jax.Array, kept_bw: jax.Array, penalty: jax.Array, early_stop: jax.Array
 ) -> jax.Array:
-    """Whether no live beam can beat its row's worst hypothesis; penalty: of the longest answer."""
+    """Returns whether no live beam can still beat the row's worst hypothesis. penalty: longest
+    answer.
+    """
     full_b, highest_b = kept_bw[:, -1] > -jnp.inf, live_bw[:, 0] / penalty
     return full_b & (early_stop | (highest_b <= kept_bw[:, -1]))
 
 
 def length_penalty(length: Array, alpha: float) -> Array:
-    """`((5 + n) / 6)^alpha`, by which `log p` of n tokens is divided (Wu et al. 2016, eq. 14)."""
+    """`((5 + n) / 6)^alpha`, the divisor of log p for n tokens (Wu et al. 2016, eq. 14)."""
     return ((5 + length) / 6) ** alpha
 
 

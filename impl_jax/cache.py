@@ -1,4 +1,4 @@
-"""Decoding in steps: a cache of keys and values, so that a step computes only its own tokens."""
+"""Incremental decoding: a cache of keys and values, so that a step computes only its own tokens."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -21,7 +21,7 @@ from .values import Heads, Mask, Text
 
 __all__ = ["decode_in_steps", "decode_step", "reorder", "start_cache"]
 
-BYPASSED: dict[type[nnx.Module], tuple[str, ...]] = {  # methods that a step does not call
+BYPASSED: dict[type[nnx.Module], tuple[str, ...]] = {  # methods that a step bypasses
     Transformer: ("__call__", "decode", "embed"),
     Decoder: ("__call__",),
     DecoderLayer: ("__call__",),
@@ -31,26 +31,26 @@ Attend = Callable[[MultiHeadAttention, Heads, Mask], jax.Array]
 
 
 class KeyValues(NamedTuple):
-    """The keys and values that an attention has read; the keys are normed and rotated."""
+    """The keys and values that an attention layer has read; the keys are normalized and rotated."""
 
     key_bsgk: jax.Array
     value_bsge: jax.Array
 
     def update(self, key_btgk: jax.Array, value_btge: jax.Array) -> "KeyValues":
-        """The keys and values read so far, with the next ones appended."""
+        """Returns the keys and values read so far, with the next ones appended."""
         key_bsgk = jnp.concatenate([self.key_bsgk, key_btgk], axis=1)
         return KeyValues(key_bsgk, jnp.concatenate([self.value_bsge, value_btge], axis=1))
 
     def last(self, window: int) -> "KeyValues":
-        """Those of the last tokens, as many as the window has; 0: of all."""
+        """Returns the keys and values of the last `window` tokens; 0: of all tokens."""
         first = max(0, self.key_bsgk.shape[1] - window) if window else 0
         return KeyValues(self.key_bsgk[:, first:], self.value_bsge[:, first:])
 
 
 class Cache(NamedTuple):
-    """What a step reads. source_mask_bs: the memory's token mask. target_mask_bt: the token mask of
-    what was read. layers: for each layer the KeyValues of self_attention and, with a memory,
-    cross_attention.
+    """The state of a decoder. source_mask_bs: token mask of the memory. target_mask_bt: mask of the
+    tokens read so far. layers: for each layer, the KeyValues of self_attention and, if there is a
+    memory, of cross_attention.
     """
 
     source_mask_bs: Mask
@@ -64,10 +64,10 @@ def start_cache(
     source_mask_bs: Mask = None,
     batch: int | None = None,
 ) -> Cache:
-    """The cache before the first token: keys and values of the memory, and none of the target.
+    """Returns the cache before the first token: keys and values of the memory, none of the target.
 
-    batch: the number of rows of a decoder-only model, which has no memory. Raises ValueError on
-    shapes that do not fit, and as `check_steps`.
+    memory_bsd: None for a decoder-only model, which needs batch, the number of rows. Raises
+    ValueError if the shapes do not match, and as `check_steps` does.
     """
     check_steps(model)
     config, embedding = model.config, model.inputs("target").embedding
@@ -90,11 +90,12 @@ def start_cache(
 def decode_step(
     model: Transformer, target: jax.Array, cache: Cache, target_mask_bt: Mask = None
 ) -> tuple[jax.Array, Cache]:
-    """Logits `b t v` of the target's next t tokens, as `decode` of all of it, and the cache after.
+    """Returns the logits `b t v` of the next t target tokens, and the updated cache.
 
-    The cache grows with every step, so that each length has a program of its own; a layer with a
-    window keeps no more keys than its window. Nothing is dropped, whatever the model's mode. Raises
-    ValueError on ids, masks and shapes that do not fit, and as `check_steps`.
+    The logits equal the same rows of `decode` on the whole target. The cache grows with every step,
+    so each length compiles its own program; a layer with a window keeps only the keys of its
+    window. Dropout is off in every mode. Raises ValueError on invalid ids, masks or shapes, and as
+    `check_steps` does.
     """
     check_steps(model)
     config, past_bt = model.config, cache.target_mask_bt
@@ -133,11 +134,11 @@ def decoder_layer_step(
     rotation: Rotation | None = None,
     attend: Attend = lambda attention, heads, mask_bhts: attention.attend(heads, mask_bhts),
 ) -> tuple[jax.Array, dict[str, Any]]:
-    """The layer on the next tokens of a target, and its cache after them.
+    """Runs a decoder layer on the next target tokens; returns its output and updated cache.
 
-    cache: self_attention, of the tokens before, whose `update` appends the new; cross_attention, of
-    the memory, if there is one. self_mask_bhts: of all tokens that the self-attention reads, those
-    of x among them. attend: the attention of queries to what the cache holds.
+    cache: self_attention, whose `update` appends the keys and values of x, and cross_attention if
+    there is a memory. self_mask_bhts: covers all tokens that the self-attention reads, including
+    those of x. attend: computes attention over the cached keys and values.
     """
     after = dict(cache)
 
@@ -163,9 +164,11 @@ def decode_in_steps(
     source_mask_bs: Mask = None,
     target_mask_bt: Mask = None,
 ) -> jax.Array:
-    """`decode`, in steps of these lengths: the same logits `b t v`, however the target is split.
+    """Computes `decode` in steps of the lengths `splits`: the same logits `b t v` for every split,
+    unless frequencies depend on the length (ROTARY).
 
-    Raises ValueError as `decode`, and unless splits are lengths of at least 1 that add up to t.
+    Raises ValueError as `decode` does, and unless splits are lengths of at least 1 that add up to
+    t.
     """
     model.config.need_decoder()
     model.inputs("target").embedding.check_ids(target)
@@ -179,25 +182,27 @@ def decode_in_steps(
 
 
 def reorder(cache: Cache, row_b: jax.Array) -> Cache:
-    """The cache whose row i is what row `row_b[i]` was: beams that live on keep their past."""
+    """Returns the cache whose row i is row `row_b[i]` of the given one: surviving beams keep their
+    past.
+    """
     return jax.tree.map(lambda held: held[row_b], cache)
 
 
 def positions(config: TransformerConfig, read_bt: jax.Array, length: int) -> jax.Array:
-    """The positions of the last tokens that have been read."""
+    """Returns the positions of the last `length` tokens read."""
     return token_positions(read_bt, config.position_start)[:, -length:]
 
 
 def length(config: TransformerConfig, read_bt: jax.Array) -> jax.Array:
-    """The largest position of what has been read and 1."""
+    """Returns the largest position read so far plus 1; 0 before the first token."""
     return positions(config, read_bt, 1).max(initial=0) + 1
 
 
 def check_steps(model: Transformer) -> None:
-    """Raises ValueError on a model that cannot be run in steps, which call what its modules hold.
+    """Raises ValueError if steps would bypass a method that a module overrides.
 
-    It needs a decoder whose modules do in a call what those of this package do, and no mesh of
-    explicit axes.
+    Steps call the modules' parts directly. They need a decoder whose modules keep the methods of
+    this package, and no mesh with explicit axes.
     """
     model.config.need_decoder()
     parts: list[tuple[str, nnx.Module | None, type[nnx.Module]]] = [
@@ -214,9 +219,9 @@ def check_steps(model: Transformer) -> None:
         if not isinstance(module, kind) or not all(same):
             needed = f"a {kind.__name__} with its own {', '.join(BYPASSED[kind])}"
             found = type(module).__name__
-            raise ValueError(f"decoding in steps needs {path} to be {needed}; got {found}")
+            raise ValueError(f"incremental decoding needs {path} to be {needed}; got {found}")
     if has_explicit_axes(model.inputs("target").embedding.table[...]):
         raise ValueError(
             "decoding needs Auto axes, jax.make_mesh(..., axis_types=(AxisType.Auto,) * n); "
-            "got a mesh of explicit ones"
+            "got a mesh with explicit axes"
         )

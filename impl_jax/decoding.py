@@ -1,4 +1,4 @@
-"""Answers: greedy search, sampling and beam search over a model that decodes in steps."""
+"""Text generation: greedy search, sampling and beam search with incremental decoding."""
 
 import functools
 from typing import NamedTuple
@@ -24,13 +24,12 @@ __all__ = ["Searcher"]
 
 
 class Searcher(Searches):
-    """The searches of a model as it is when this is made: `fused` copies its weights, by dtype.
+    """Searches over a copy of the model's current weights, made by `fused` with this dtype.
 
     A whole search is one XLA program: the encoder, the prefix, and a loop of steps that ends with
-    the last answer. All models of one structure share it. Source, prefix and answer are padded to
-    few lengths, and the strategy's numbers are arguments, except beam_size, no_repeat_ngram and
-    top_k. Ids are checked before the program, and logits after it. compiled=False runs operation by
-    operation.
+    the last answer. Models of the same structure share it. Sources, prefixes and answers are padded
+    to a few lengths, and the strategy's numbers are arguments, except beam_size, no_repeat_ngram
+    and top_k. Ids are checked before the program, logits after it. compiled=False: runs op by op.
     """
 
     def __init__(
@@ -47,12 +46,12 @@ class Searcher(Searches):
         source_mask_bs: Array | None = None,
         prefix_mask_bp: Array | None = None,
     ) -> Answers:
-        """`token_n = argmax_v log p(v | source, tokens before)`, of equals the lower id.
+        """Generates the likeliest token at every step; ties go to the lower id.
 
-        source: ids `b s`, prefix: ids `b p`, as in the reference. The masks: boolean, True = real
-        token; by default every id but the padding id. Returns token_bn, `b n`, and log_p_bn of each
-        token. Raises ValueError on ids and options that do not fit, if prefix and answer may be
-        longer than the table of positions, and if a logit is +inf or NaN.
+        source: ids `b s`, prefix: ids `b p`, as in the reference. Masks: boolean, True = real
+        token; default, every id but the padding id. Returns token_bn and log_p_bn, 0 after the end.
+        Raises ValueError on invalid ids and options, on more tokens than positions, and if a logit
+        is inf or NaN.
         """
         prompt = Prompt(source, prefix, source_mask_bs, prefix_mask_bp)
         return self.answers(one_by_one, strategy, prompt)
@@ -66,10 +65,9 @@ class Searcher(Searches):
         source_mask_bs: Array | None = None,
         prefix_mask_bp: Array | None = None,
     ) -> Answers:
-        """As `greedy_search`, but each token is drawn by its uniform number (SAMPLE).
+        """Like `greedy_search`, but draws each token (SAMPLE).
 
-        uniform_bn: numbers of [0, 1) in place of a key, so that all implementations draw the same
-        tokens.
+        uniform_bn: numbers in [0, 1) that replace a key; all implementations draw the same.
         """
         prompt = Prompt(source, prefix, source_mask_bs, prefix_mask_bp)
         return self.answers(one_by_one, strategy, prompt, np.asarray(uniform_bn))
@@ -82,9 +80,9 @@ class Searcher(Searches):
         source_mask_bs: Array | None = None,
         prefix_mask_bp: Array | None = None,
     ) -> Answers:
-        """The n_best hypotheses of the highest `log p / ((5 + n) / 6)^alpha`, best first (BEAM).
+        """Returns the n_best hypotheses of highest `log p / ((5 + n) / 6)^alpha` (BEAM).
 
-        Returns token_bwn `b w n` and score_bw. Arguments and errors as `greedy_search`.
+        Returns token_bwn `b w n` and score_bw. Arguments and errors match `greedy_search`.
         """
         prompt = Prompt(source, prefix, source_mask_bs, prefix_mask_bp)
         return self.answers(beams, strategy, prompt, beams=True)
@@ -94,7 +92,7 @@ _fused = functools.partial(jax.jit, static_argnames="dtype")(fused)
 
 
 class Answer(NamedTuple):
-    """The answers of all rows after some steps; token_b: what each row reads next."""
+    """The answers of all rows so far. token_b: the token that each row reads next."""
 
     step: jax.Array
     token_b: jax.Array
@@ -105,7 +103,7 @@ class Answer(NamedTuple):
 
 @program
 def one_by_one(model: Transformer, plan: Plan, request: Request) -> dict[str, jax.Array]:
-    """Greedy search, or with uniform numbers sampling: one answer a row, token by token."""
+    """Greedy search, or sampling with uniform numbers: one answer per row, token by token."""
 
     def at(x_bv: jax.Array, id_b: jax.Array) -> jax.Array:
         return jnp.take_along_axis(x_bv, id_b[:, None], axis=1)[:, 0]
@@ -119,7 +117,7 @@ def one_by_one(model: Transformer, plan: Plan, request: Request) -> dict[str, ja
         target = request.prefix_bp, request.prefix_mask_bp, answer.token_bn
         scores_bv = penalised(model, plan, request, target, answer.step, logits_bv)
         token_b = choose(plan, request, scores_bv, answer.step)
-        # If no token may follow, the answer ends.
+        # If no token is allowed, the answer ends.
         token_b = jnp.where(at(scores_bv, token_b) == -jnp.inf, request.end_id, token_b)
         log_p_b = jnp.where(answer.done_b, 0, at(log_p_bv, token_b))
         token_b = jnp.where(answer.done_b, request.pad_id, token_b)
@@ -144,7 +142,7 @@ def one_by_one(model: Transformer, plan: Plan, request: Request) -> dict[str, ja
 
 @program
 def beams(model: Transformer, plan: Plan, request: Request) -> dict[str, jax.Array]:
-    """The hypotheses of each row; its beams are queries of one cache, which is never reordered."""
+    """Beam search; a row's beams are queries of one shared cache, which is never reordered."""
     batch, size, room = len(request.prefix_bp), plan.beams, plan.room
     prefix_bp, prefix_mask_bp = (
         jnp.repeat(x, size, axis=0) for x in (request.prefix_bp, request.prefix_mask_bp)
@@ -176,9 +174,9 @@ def beams(model: Transformer, plan: Plan, request: Request) -> dict[str, jax.Arr
 def start(
     model: Transformer, request: Request, room: int, copies: int = 1
 ) -> tuple[StaticCache, jnp.dtype]:
-    """The cache after all of the prefix but its last token, and the dtype of scores.
+    """Returns the cache after all but the last token of the prefix, and the dtype of scores.
 
-    room: for the tokens that follow; copies: of a row.
+    room: for the tokens that follow. copies: of each row.
     """
     source_mask_bs, memory_bsd = request.source_mask_bs, None
     if request.source is not None:
@@ -196,8 +194,8 @@ def start(
 def continued(
     model: Transformer, request: Request, beams: Beams
 ) -> tuple[jax.Array, dict[int, jax.Array]]:
-    """The positions and masks of the beams that share a cache, as `read` takes them: each attends
-    to the prefix, and to what it has read itself.
+    """Returns the positions and masks of beams that share a cache, as `read` takes them: each beam
+    attends to the prefix and to the tokens that it has read.
     """
     (batch, size, room), before = beams.live_bwn.shape, request.prefix_bp.shape[1] - 1
     read_n1 = (jnp.arange(room) <= beams.length)[:, None]
@@ -212,9 +210,9 @@ def continued(
 
 
 def log_p(request: Request, logits: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """The logits in the dtype of scores, -inf for forbidden ids; log p; whether all are valid.
+    """Returns logits in the dtype of scores, -inf for forbidden ids; log p; whether all are valid.
 
-    NaN and inf stay, also of forbidden ids, and show in the sum.
+    NaN and inf, even of forbidden ids, are kept and reach the sum.
     """
     logits = upcast_half(logits)
     logits = jnp.where(request.forbidden_v & (logits < jnp.inf), -jnp.inf, logits)
@@ -232,7 +230,7 @@ def penalised(
     count: jax.Array,
     scores_bv: jax.Array,
 ) -> jax.Array:
-    """The scores by which the next token is chosen, after `count` tokens of the answer.
+    """Returns the scores that choose the next token, after `count` tokens of the answer.
 
     target: prefix, its token mask, and the answer.
     """
@@ -241,7 +239,7 @@ def penalised(
         free = token_bn.shape[1] - count
         mask_bn = token_mask(token_bn, model.config.padding_id)
         mask_bn &= jnp.arange(token_bn.shape[1]) < count
-        # The free places go to the left, as padding: the target ends at the end of the array.
+        # Move free places to the left, as padding, so that the target is right-aligned.
         target_bt, mask_bt = (
             jnp.roll(jnp.concatenate(pair, axis=1), free, axis=1)
             for pair in ((prefix_bp, token_bn), (prefix_mask_bp, mask_bn))
@@ -253,10 +251,10 @@ def penalised(
 
 
 def choose(plan: Plan, request: Request, scores_bv: jax.Array, step: jax.Array) -> jax.Array:
-    """The likeliest token of each row, or the drawn one."""
+    """Returns the likeliest token of each row, or the drawn one."""
     if request.uniform_bn is None:
         return scores_bv.argmax(axis=1)
-    # What is drawn if no token is possible is replaced by the end.
+    # If no token is possible, the caller replaces the drawn token by the end token.
     stuck_b1 = scores_bv.max(axis=1, keepdims=True) == -jnp.inf
     top_p = request.top_p if plan.by_probability else 1
     scores_bv = jnp.where(stuck_b1, 0, scores_bv)

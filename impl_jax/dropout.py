@@ -18,21 +18,21 @@ Keep = Mapping[str, Any]  # keep masks by site
 
 
 def part(keep: Keep | None, *names: str) -> Any:
-    """The keep masks below these names; None if there are none."""
+    """Returns the keep masks below these names, or None if there are none."""
     for name in names:
         keep = (keep or {}).get(name)
     return keep
 
 
 class Dropout(nnx.Dropout):
-    """`y = x / (1 - rate)` where keep, otherwise 0; half-precision dtypes divide in float32.
+    """`y = x / (1 - rate)` where kept, otherwise 0; half-precision dtypes divide in float32.
 
-    A given keep mask is applied in every mode. Otherwise one is drawn from the module's rngs, in
-    training. A module with rate 0, or whose rngs have no stream to draw from, holds no rngs.
+    A given keep mask applies in every mode. Otherwise, training draws one from the module's rngs. A
+    module with rate 0, or whose rngs have no stream to draw from, stores no rngs.
 
-    A drawn mask changes the module, whose stream counts its draws: `nnx.jit` and `compiled` write
-    the count back. `jax.jit` of a function that takes a module loses it, and every call draws the
-    same masks; give such a function the module's state, and return that.
+    Drawing a mask advances the stream's counter in the module: `nnx.jit` and `compiled` write it
+    back. `jax.jit` of a function that takes a module discards it, so that every call draws the same
+    masks; pass such a function the module's state, and return the new state.
     """
 
     def __init__(
@@ -52,11 +52,11 @@ class Dropout(nnx.Dropout):
         return jnp.where(keep, upcast_half(x) / (1 - self.rate), 0).astype(x.dtype)
 
     def draw(self, shape: tuple[int, ...]) -> jax.Array | None:
-        """A random keep mask, of 16 random bits an entry; None in evaluation and with rate 0."""
+        """Draws a keep mask from 16 random bits per entry; None in evaluation or with rate 0."""
         if self.deterministic or not self.rate:
             return None
         if self.rngs is None:
-            raise ValueError("dropout in training needs rngs; got None")
+            raise ValueError("dropout needs rngs in training; got None")
         size = math.prod(shape)
         bits_m = jax.random.bits(self.rngs(), (-(-size // 2),))
         word_n = jax.lax.bitcast_convert_type(bits_m, jnp.uint16).reshape(-1)

@@ -1,4 +1,4 @@
-"""Token and segment embedding, and the logits that invert the first."""
+"""Token and segment embeddings (EMBED), and the logits, which map vectors back to tokens."""
 
 from typing import Unpack
 
@@ -20,11 +20,11 @@ __all__ = ["Embedding", "Logits", "SegmentEmbedding"]
 
 
 class Embedding(nnx.Module):
-    """Rows of the table `v d`, by id or as a mixture: `x = sqrt(d)^scale * table[token]`.
+    """`x = sqrt(d)^scale * table[token]`; soft one-hot rows `b t v` give weighted sums of rows.
 
-    round_scale: sqrt(d) is rounded to dtype before it multiplies. Half-precision dtypes take the
-    rows from a float32 copy, which XLA never makes: the gradient of a frequent token adds up there.
-    Concrete ids out of range raise ValueError; a traced program cannot raise and gives NaN rows.
+    round_scale: first rounds sqrt(d) to dtype. In half precision, rows come from a virtual float32
+    copy, in which the gradient of frequent tokens adds up. Concrete ids out of range raise
+    ValueError; a traced program cannot raise and returns NaN rows.
     """
 
     def __init__(
@@ -48,13 +48,13 @@ class Embedding(nnx.Module):
         return (x_btd * root if self.scale else x_btd).astype(table_vd.dtype)
 
     def check_ids(self, token: jax.Array) -> None:
-        """Raises ValueError on what is no token, and on concrete ids out of range."""
+        """Raises ValueError on invalid tokens, including concrete ids out of range."""
         vocabulary = self.table.get_raw_value().shape[0]
         checks.check_tokens("token", token.shape, str(token.dtype), vocabulary, *id_bounds(token))
 
 
 class SegmentEmbedding(Embedding):
-    """Rows of the table of segments `a d`: `x = table[segment]`, `b s d`. See `Embedding`."""
+    """`x = table[segment]`, `b s d`: a learned vector for the sentence that a token belongs to."""
 
     def __init__(self, segments: int, width: int, **own: Unpack[Own]) -> None:
         super().__init__(segments, width, False, **own)
@@ -68,10 +68,9 @@ class SegmentEmbedding(Embedding):
 
 
 class Logits(nnx.Module):
-    """Scores of the next token before softmax: `logits = scale (x W + b)`, with b by config.
+    """`logits = scale (x W + b)`, `b t v`; with a cap, `cap tanh(logits / cap)` (SOFTCAP).
 
-    With a cap `cap tanh(logits / cap)` (SOFTCAP). tied: the module has no kernel of its own; the
-    call passes the transposed table.
+    tied: the module has no kernel; calls pass the transposed table.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Encoder-only models: the classes of a row and their loss, and the logits of masked tokens."""
+"""Encoder-only models (ALONE): the classes of a row, and the logits of masked tokens."""
 
 from collections.abc import Callable
 
@@ -18,20 +18,20 @@ __all__ = ["EncoderHeads"]
 
 
 class EncoderHeads(nnx.Module):
-    """The heads of a `Transformer` that is an encoder only.
+    """The head methods of an encoder-only `Transformer`; ValueError if the config lacks the head.
 
-    source: ids, or a `Text`. Each method raises ValueError if the config does not have its head.
+    source: ids, or a `Text`.
     """
 
     config: TransformerConfig
-    encode: Callable[..., jax.Array]  # of `Transformer`
+    encode: Callable[..., jax.Array]  # that of `Transformer`
     source_embedding: Embedding
     pooler: Pooler
     classifier: Classifier
     masked_language_head: MaskedLanguageHead
 
     def encoder_output(self, source: Text | jax.Array, keep: Keep | None = None) -> jax.Array:
-        """What the head gives; `encode` without one."""
+        """Returns the output of the config's head, or of the encoder if there is none."""
         head = self.config.only_head
         if head == "classes":
             return self.classify(source, keep)
@@ -57,7 +57,7 @@ class EncoderHeads(nnx.Module):
         total: jax.Array | int | None = None,
         keep: Keep | None = None,
     ) -> jax.Array:
-        """`L = cross_entropy(classify(source), label)`, label the class of every row."""
+        """`cross_entropy(classify(source), label)`, a scalar: the loss of the rows' classes."""
         checks.check_classes(label_b.shape, str(label_b.dtype))
         logits_bc = upcast_to(self.classify(source, keep), self.source_embedding.table.dtype)
         return cross_entropy(logits_bc[:, None], label_b[:, None], None, smoothing, total)

@@ -18,10 +18,10 @@ __all__ = ["activation", "FeedForward"]  # noqa: RUF022 - the reference's order
 
 
 def activation(x: jax.Array, name: str) -> jax.Array:
-    """Elementwise, by name; half-precision dtypes compute in float32.
+    """Elementwise activation by name (GELU); half-precision dtypes compute in float32.
 
-    relu: `max(x, 0)`. gelu_erf: `x/2 (1 + erf(x / sqrt 2))`. gelu_tanh: `x sigmoid(2 u)`, `u =
-    sqrt(2/pi) (x + 0.044715 x^3)`, which equals `x/2 (1 + tanh(u))` without cancellation.
+    relu: `max(x, 0)`. gelu_erf: `x/2 (1 + erf(x / sqrt 2))`. gelu_tanh: `x sigmoid(2 u)`,
+    `u = sqrt(2/pi) (x + 0.044715 x^3)`, which equals `x/2 (1 + tanh(u))` without cancellation.
     gelu_sigmoid: `x sigmoid(1.702 x)`. silu: `x sigmoid(x)`. Raises ValueError on another name.
     """
     if name == "relu":
@@ -41,8 +41,9 @@ def activation(x: jax.Array, name: str) -> jax.Array:
 
 
 class FeedForward(nnx.Module):
-    """`FFN(x) = activation(x W_1 + b_1) W_2 + b_2`, the same at every position; gated:
-    `FFN(x) = (activation(x W_g + b_g) * (x W_1 + b_1)) W_2 + b_2`.
+    """`FFN(x) = activation(x W_1 + b_1) W_2 + b_2`, `b t d`, the same at every position.
+
+    Gated: `FFN(x) = (activation(x W_g + b_g) * (x W_1 + b_1)) W_2 + b_2`.
     """
 
     def __init__(self, config: TransformerConfig, **own: Unpack[Own]) -> None:

@@ -1,5 +1,6 @@
-"""What JAX asks for: devices and settings by name, traced arrays, sharding as part of a type; and
-every private name of JAX and Flax that the package uses, which no other file names.
+"""Helpers for JAX: devices and settings, traced arrays, sharding, and all private names in use.
+
+No other file of the package uses private names of JAX and Flax.
 """
 
 import contextlib
@@ -33,9 +34,9 @@ __all__ = [
     "take_rows",
 ]
 
-Array = jax.Array | np.ndarray  # what a call may be given, before a program
+Array = jax.Array | np.ndarray  # what a call accepts before it enters a program
 
-# Private names of JAX and Flax, and what would be lost without each.
+# Private names of JAX and Flax, and the consequence of losing each.
 PRIVATE = {
     "jax.jit._cache_size": "nothing would count the programs of a call",
 }
@@ -44,9 +45,9 @@ _PRECISION = {"cpu": "highest", "cuda": "highest", "cuda-tf32": "tensorfloat32"}
 
 
 def device(name: str) -> jax.Device:
-    """The first device of this process: cpu, cuda, or cuda-tf32, whose float32 products are TF32.
+    """Returns this process's first device: cpu, cuda, or cuda-tf32, with float32 products in TF32.
 
-    Raises ValueError on another name and if there is no such device.
+    Raises ValueError on another name, and if there is no such device.
     """
     if name not in _PRECISION:
         raise ValueError(f"device must be one of {', '.join(_PRECISION)}; got {name!r}")
@@ -71,7 +72,7 @@ def device_context(name: str, dtype: str) -> Iterator[None]:
 
 
 def bucket(length: int) -> int:
-    """The smallest of 16, 32, 64, 128, 192, ... that holds a length: few programs serve all."""
+    """Rounds a length up to 16, 32, 64, 128, 192, ..., so that a few programs serve all lengths."""
     return -(-length // 64) * 64 if length > 64 else max(16, 1 << (length - 1).bit_length())
 
 
@@ -81,7 +82,7 @@ def is_traced(value: ArrayLike) -> bool:
 
 
 def id_bounds(ids: Array) -> tuple[int, ...]:
-    """The smallest and the largest id; () if they are traced, not integers, or none."""
+    """Returns the smallest and largest id; () if they are traced, not integers, or empty."""
     if is_traced(ids) or not ids.size or ids.dtype.kind not in "iu":
         return ()
     concrete = np.asarray(ids)
@@ -89,19 +90,20 @@ def id_bounds(ids: Array) -> tuple[int, ...]:
 
 
 def program_count(function: Callable[..., Any]) -> int:
-    """How many XLA programs a function of `jax.jit` has."""
+    """Returns the number of XLA programs of a `jax.jit` function."""
     return function._cache_size()  # type: ignore[attr-defined]
 
 
 def has_explicit_axes(x: jax.Array) -> bool:
-    """Whether the array lies on a mesh of explicit axes, which make sharding part of its type."""
+    """Whether the array is on a mesh with explicit axes, which make sharding part of its type."""
     return AxisType.Explicit in jax.typeof(x).sharding.mesh.axis_types
 
 
 def take_rows(table_vd: jax.Array, index: jax.Array, mode: str = "fill") -> jax.Array:
-    """`table[index]`, `... d`; NaN for an index out of range, also -1; mode clip: the nearest row.
+    """`table[index]`, `... d`; out-of-range indices (including -1) give NaN, or the nearest row
+    (mode "clip").
 
-    On explicit axes the result is sharded as the index and, if it can be, as the table.
+    On explicit axes the result is sharded like the index and, if possible, like the table.
     """
     sharding = None
     if has_explicit_axes(index):
@@ -114,9 +116,9 @@ def take_rows(table_vd: jax.Array, index: jax.Array, mode: str = "fill") -> jax.
 
 
 def take_last(x_btv: jax.Array, index_bt: jax.Array) -> jax.Array:
-    """`x[b, t, index[b, t]]`, `b t`; NaN for an index out of range, also for -1.
+    """`x[b, t, index[b, t]]`, `b t`; out-of-range indices (including -1) give NaN.
 
-    On explicit axes the last axis is brought together.
+    On explicit axes, the last axis is gathered.
     """
     if has_explicit_axes(x_btv):
         places = jax.typeof(x_btv).sharding
@@ -128,10 +130,10 @@ def take_last(x_btv: jax.Array, index_bt: jax.Array) -> jax.Array:
 def einsum(
     subscripts: str, x: jax.Array, y: jax.Array, preferred_element_type: DTypeLike | None = None
 ) -> jax.Array:
-    """`jnp.einsum` of two arrays, whose result on explicit axes is sharded as both are.
+    """`jnp.einsum` of two arrays; on explicit axes the result is sharded like both.
 
-    Along a letter of both, y is brought to where x lies; along one of its own it stays sharded,
-    unless x takes that axis of the mesh for another letter.
+    Along a shared letter, y is resharded like x; along its own letters it stays sharded, unless x
+    uses that mesh axis for another letter.
     """
     product = partial(jnp.einsum, subscripts, preferred_element_type=preferred_element_type)
     if not has_explicit_axes(x):
@@ -144,7 +146,7 @@ def einsum(
 
 
 def aligned(y: jax.Array, x: jax.Array) -> jax.Array:
-    """y, which broadcasts to x; on explicit axes sharded as x is in the axes that y has."""
+    """Returns y, which broadcasts to x; on explicit axes, sharded like x along the axes of y."""
     if not has_explicit_axes(x):
         return y
     places = jax.typeof(x).sharding
@@ -153,12 +155,12 @@ def aligned(y: jax.Array, x: jax.Array) -> jax.Array:
 
 
 def axes_of(place: Place) -> tuple[str, ...]:
-    """The axes of a mesh that split an axis of an array."""
+    """Returns the mesh axes that split an array axis."""
     return () if place is None else place if isinstance(place, tuple) else (place,)
 
 
 def _resharded(x: jax.Array, mesh: AbstractMesh, spec: Iterable[Place]) -> jax.Array:
-    """x in this sharding; an array that lies on no mesh may be used beside all others."""
+    """Reshards x; arrays that are not on a mesh work with all others."""
     return jax.sharding.reshard(x, _sharding(mesh, spec)) if has_explicit_axes(x) else x
 
 
@@ -167,7 +169,7 @@ def _sharding(mesh: AbstractMesh, spec: Iterable[Place]) -> NamedSharding:
 
 
 def _free(x: jax.Array, taken: PartitionSpec) -> list[Place]:
-    """The sharding of x, without the axes of the mesh that are taken."""
+    """Returns the sharding of x without the mesh axes already taken."""
     used = {axis for place in taken for axis in axes_of(place)}
     return [
         tuple(axis for axis in axes_of(place) if axis not in used) or None

@@ -1,4 +1,4 @@
-"""The heads of an encoder-only model: the pooled first token, its classes, and masked tokens."""
+"""The heads of encoder-only models: pooler, classifier and masked-language head (HEADS)."""
 
 from typing import Unpack
 
@@ -20,7 +20,7 @@ __all__ = ["Classifier", "MaskedLanguageHead", "Pooler"]
 
 
 class Pooler(Projection):
-    """`y = activation(x_0 W + b)`, `b r`, x_0 the first token of each row; tanh or relu.
+    """`y = activation(x_0 W + b)`, `b r`, where x_0 is the first token; tanh or relu.
 
     Half-precision dtypes compute tanh in float32.
     """
@@ -38,7 +38,7 @@ class Pooler(Projection):
 
 
 class Classifier(Projection):
-    """`logits = dropout(x) W + b` of every class, `b c`, x the pooled token."""
+    """`logits = dropout(x) W + b`, `b c`, where x is the pooled token: scores of every class."""
 
     def __init__(self, config: TransformerConfig, **own: Unpack[Own]) -> None:
         super().__init__("br,rc->bc", config.sizes, **own)
@@ -54,7 +54,7 @@ class Classifier(Projection):
 class MaskedLanguageHead(nnx.Module):
     """`logits = norm(activation(x W + b)) W_v + b_v`, `b s v`: scores of every position's token.
 
-    tied: see `Logits`; the call passes the source's transposed table.
+    tied: as in `Logits`; calls pass the transposed source table.
     """
 
     def __init__(

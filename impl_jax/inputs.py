@@ -1,6 +1,6 @@
-"""What the first layer of a stack is given: token embedding, position and segment, normalised.
+"""The input of the first layer of a stack: the sum of token, position and segment embeddings.
 
-Rotary positions are not added here: attention rotates its queries and keys by them.
+The sum is normalized if the config says so. Rotary positions are applied in attention, not here.
 """
 
 from typing import NamedTuple, Protocol, Unpack
@@ -22,16 +22,16 @@ __all__ = ["embed", "masked_positions", "table"]
 
 
 class Inputs(NamedTuple):
-    """The modules that embed the tokens of a side, source or target; absent ones are None."""
+    """The embeddings that one side of a model adds up, and their norm; None for absent modules."""
 
     embedding: Embedding
-    position_embedding: PositionEmbedding | None  # of learned positions
+    position_embedding: PositionEmbedding | None  # if positions are learned
     segment_embedding: SegmentEmbedding | None
     norm: Norm | None
 
 
 class Model(Protocol):
-    """A `Transformer`."""
+    """Interface of `Transformer` used here."""
 
     config: TransformerConfig
 
@@ -41,10 +41,10 @@ class Model(Protocol):
 def masked_positions(
     config: TransformerConfig, side: str, token: jax.Array, mask_bt: Mask = None
 ) -> tuple[jax.Array, jax.Array]:
-    """Which tokens are real, by default every id but the padding id, and their positions, `b t`.
+    """Returns which tokens are real, by default all but the padding id, and their positions.
 
-    Raises ValueError on tokens and masks that do not fit, and on more tokens than positions; if
-    their number is a symbol, as in `jax.export`, more of them give NaN.
+    Both are `b t`. Raises ValueError on invalid tokens or masks, and on more tokens than positions;
+    if the length is a symbol, as in `jax.export`, extra tokens give NaN.
     """
     vocabulary = config.source_vocabulary if side == "source" else config.target_vocabulary
     checks.check_tokens("token", token.shape, str(token.dtype), vocabulary)
@@ -65,10 +65,10 @@ def embed(
     *,
     length: int | jax.Array,
 ) -> jax.Array:
-    """`norm(embedding(token) + position + segment)`, `b t d`, with norm and segments by config.
+    """`norm(embedding(token) + position + segment)`, `b t d`; the config sets norm and segments.
 
-    segment_bt: by default 0. length: a bound of the positions, which are mostly traced; if it is
-    known, one constant table serves all sinusoidal ones.
+    segment_bt: default 0. length: an upper bound of the positions, which are mostly traced; if it
+    is static, all sinusoidal positions come from one constant table.
     """
     config, own = model.config, model.inputs(side)
     x_btd = own.embedding(token)
@@ -92,7 +92,7 @@ def embed(
 def sides(
     config: TransformerConfig, source: Text | jax.Array | None, target: Text | jax.Array | None
 ) -> tuple[Text | None, Text | None]:
-    """Both sides of a call. Raises ValueError on one that is missing, or that no stack reads."""
+    """Returns both sides of a call as texts. Raises ValueError on missing or superfluous sides."""
     source_text, target_text = Text.of(source), Text.of(target)
     checks.check_target_given(config.decoder_layers, target_text)
     checks.check_source_given(config.encoder_layers, source_text)
@@ -104,7 +104,7 @@ def sides(
 def check_memory(
     config: TransformerConfig, memory_bsd: jax.Array | None, source_mask_bs: Mask = None
 ) -> None:
-    """Raises ValueError if the decoder cannot attend to this memory, or the mask is none."""
+    """Raises ValueError if memory or mask do not match the decoder."""
     shape = None if memory_bsd is None else memory_bsd.shape
     checks.check_memory(config.cross_attention, config.model_width, shape, source_mask_bs)
     if shape is not None:
@@ -112,24 +112,24 @@ def check_memory(
 
 
 def token_embedding(config: TransformerConfig, vocabulary: int, **own: Unpack[Own]) -> Embedding:
-    """The token embedding of a side by config."""
+    """Returns the token embedding of one side."""
     scale, rounded = config.scale_embedding, config.round_embedding_scale
     return Embedding(vocabulary, config.model_width, scale, rounded, **own)
 
 
 def embedding_norm(config: TransformerConfig, **own: Unpack[Own]) -> Norm | None:
-    """The norm of a side's vectors; None by config."""
+    """Returns the norm of a side's vectors, or None if the config has none."""
     return norm(config, **own) if config.embedding_norm else None
 
 
 def position_embedding(config: TransformerConfig, **own: Unpack[Own]) -> PositionEmbedding | None:
-    """The learned positions of a side; None by config."""
+    """Returns the learned positions of a side, or None if the config has none."""
     if config.positions != "learned":
         return None
     return PositionEmbedding(config.sizes["p"], config.model_width, config.position_offset, **own)
 
 
 def table(config: TransformerConfig, side: str) -> str:
-    """The name of the token embedding of source or target, which may be one."""
+    """Returns the name of the source or target embedding; the two may be shared."""
     shared = config.share_embeddings and config.encoder_layers
     return "source_embedding" if side == "source" or shared else "target_embedding"

@@ -1,4 +1,4 @@
-"""Encoder and decoder layers: sub-layers with residual connections, norm, dropout (RESIDUAL)."""
+"""Encoder and decoder layers: residual sub-layers, each with norms and dropout (RESIDUAL)."""
 
 import functools
 from collections.abc import Callable
@@ -44,14 +44,14 @@ class Residual(NamedTuple):
 
 
 class Layer(nnx.Module):
-    """The sub-layers that both layers have.
+    """The sub-layers common to both kinds of layers.
 
-    layer: its index in the stack. rotation: of the tokens, for self-attention. keep: dropout masks
-    by site. Without them, `train()` and `eval()` of NNX decide whether random ones are drawn.
+    layer: index in the stack. rotation: for the self-attention. keep: dropout masks by site;
+    without them, NNX's `train()` and `eval()` decide whether masks are drawn.
     """
 
-    causal = False  # of the self-attention
-    cross_attention: MultiHeadAttention  # of a decoder layer that attends to a memory
+    causal = False  # whether the self-attention is causal
+    cross_attention: MultiHeadAttention  # only if a decoder layer attends to a memory
     cross_attention_norm: Norm
     cross_attention_output_norm: Norm | None
     cross_attention_dropout: Dropout
@@ -75,7 +75,7 @@ class Layer(nnx.Module):
         attend_to_memory: Sublayer | None = None,
         keep: Keep | None = None,
     ) -> jax.Array:
-        """The residual sub-layers in their order; what each attention reads is the caller's."""
+        """Runs the residual sub-layers in order. The caller provides the attentions."""
         placement = self.norm_placement
         norms = self.self_attention_norm, self.self_attention_output_norm
         around = Residual(placement, norms, self.self_attention_dropout)
@@ -113,8 +113,8 @@ class EncoderLayer(Layer):
 class DecoderLayer(Layer):
     """Causal self-attention, cross-attention to the memory, then feed-forward, each residual.
 
-    Keys and values of the cross-attention are the memory, never normalised here. The layer of a
-    decoder-only model (encoder_layers=0) has no cross-attention and takes no memory.
+    The memory gives keys and values of the cross-attention and is not normalized here. A
+    decoder-only model has neither cross-attention nor memory.
     """
 
     causal = True

@@ -1,4 +1,4 @@
-"""The loss of a prediction: cross-entropy with label smoothing (SMOOTH)."""
+"""The training loss: cross-entropy with label smoothing (SMOOTH)."""
 
 import jax
 import jax.numpy as jnp
@@ -13,7 +13,7 @@ __all__ = ["cross_entropy", "teacher_forcing"]
 
 
 def teacher_forcing(target_bt: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """The decoder's input, all but the last token, and the labels, all but the first.
+    """Returns the decoder's input, all but the last token, and the labels, all but the first.
 
     Row t is scored on token t + 1.
     """
@@ -32,10 +32,10 @@ def cross_entropy(
     `q_v = (1 - smoothing) [v = label] + smoothing / V` (SMOOTH).
 
     `-log p_label` is computed as `log sum_v e^x_v - x_label`, whose gradient is a softmax that adds
-    up to 1; `optax.losses.softmax_cross_entropy` takes the exponential of a rounded logarithm
-    there. The rows of q are not made. Logits that do not count are replaced first, so that no
-    infinity among them reaches the gradient. A traced total is not checked; a traced label out of
-    range that counts makes the loss NaN.
+    up to 1; `optax.losses.softmax_cross_entropy` exponentiates a rounded logarithm instead. The
+    rows of q are never built. Logits that do not count are replaced first, so that their infinities
+    do not reach the gradient. A traced total is not checked; a traced out-of-range label that
+    counts makes the loss NaN.
     """
     known = None if total is None or is_traced(total) else int(total)
     kind, bounds = str(label_bt.dtype), id_bounds(label_bt)

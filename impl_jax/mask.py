@@ -16,23 +16,20 @@ M = TypeVar("M", jax.Array, jax.Array | None)
 
 
 def token_mask(token: jax.Array, padding_id: int | None) -> jax.Array:
-    """`mask = token != padding_id`, `b t`.
-
-    True everywhere without a padding id, and for soft one-hot rows, which hold no id.
-    """
+    """`mask = token != padding_id`, `b t`; all True without a padding id or for one-hot rows."""
     if padding_id is None or token.ndim == 3:
         return jnp.ones(token.shape[:2], dtype=bool)
     return jnp.not_equal(token, padding_id)
 
 
 def check(name: str, mask_bt: Array | None, tokens: Sequence[int] | None = None) -> None:
-    """Raises ValueError if a mask of tokens, boolean `b t`, does not fit them."""
+    """Raises ValueError if a token mask, boolean `b t`, does not match the tokens."""
     if mask_bt is not None:
         checks.check_token_mask(name, mask_bt.shape, str(mask_bt.dtype), tokens)
 
 
 def padding_mask(mask_bs: M) -> M:
-    """No query may attend to padding: `b s`, True = real token, as `b 1 1 s`; None: all are."""
+    """Turns a mask of real tokens, `b s`, into `b 1 1 s`: no query may attend to padding."""
     check("mask", mask_bs)
     return mask_bs if mask_bs is None else mask_bs[:, None, None, :]
 
@@ -46,8 +43,8 @@ def causal_mask(target_length: int, source_length: int) -> jax.Array:
 def window_mask(target_length: int, source_length: int, window: int) -> jax.Array:
     """Query i may attend to key j if `|i + (s - t) - j| < window` (WINDOW): `1 1 t s`.
 
-    With causality a query sees itself and the `window - 1` keys before it. Raises ValueError on a
-    window less than 1.
+    With causality a query sees itself and the `window - 1` keys before it. Raises ValueError if
+    window is less than 1.
     """
     if window < 1:
         raise ValueError(f"window must be at least 1; got {window}")
@@ -56,10 +53,7 @@ def window_mask(target_length: int, source_length: int, window: int) -> jax.Arra
 
 
 def combine_masks(mask_bhts: jax.Array | None, other_bhts: jax.Array | None) -> jax.Array | None:
-    """A pair may attend if both masks allow it; None allows everything.
-
-    The first may be floating, what is added to the scores: then -inf hides.
-    """
+    """`mask & other`; None allows everything. A floating mask becomes -inf where other is False."""
     if mask_bhts is None or other_bhts is None:
         return other_bhts if mask_bhts is None else mask_bhts
     if jnp.issubdtype(mask_bhts.dtype, jnp.floating):
@@ -68,5 +62,5 @@ def combine_masks(mask_bhts: jax.Array | None, other_bhts: jax.Array | None) -> 
 
 
 def real_rows(logits_btv: jax.Array, mask_bt: jax.Array) -> jax.Array:
-    """The logits of real tokens, and zeros at padding (PADDING): mask True = real token."""
+    """Zeroes the logits at padding (PADDING). mask_bt: True = real token."""
     return jnp.where(mask_bt[..., None], logits_btv, 0)

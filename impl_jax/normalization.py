@@ -1,4 +1,4 @@
-"""Layer normalisation and root-mean-square normalisation."""
+"""Layer normalization and root-mean-square normalization (NORM)."""
 
 from typing import Unpack
 
@@ -18,12 +18,11 @@ __all__ = ["LayerNorm", "norm", "RMSNorm"]  # noqa: RUF022 - the order of the tw
 
 
 class Norm(nnx.Module):
-    """What both norms have: division by the root, scale and offset.
+    """The part common to both norms: scale and offset.
 
-    width: of the last axis of `b t d`; a tuple is the last axes of queries or keys, `b t h k`.
-    one_plus_scale: `1 + scale` in place of the scale, which then starts at 0. Half-precision dtypes
-    compute in float32 up to and with the offset; cast_before_scale: up to the scale, before which
-    they round.
+    width: size of the last axis of `b t d`; a tuple names the last axes of queries or keys,
+    `b t h k`. one_plus_scale: multiplies by `1 + scale`, which starts at 0. Half-precision dtypes
+    compute in float32 up to and including the offset, or with cast_before_scale up to the scale.
     """
 
     def __init__(
@@ -39,7 +38,7 @@ class Norm(nnx.Module):
         self.one_plus_scale, self.cast_before_scale = one_plus_scale, cast_before_scale
 
     def check(self, x_btd: jax.Array) -> None:
-        """Raises ValueError where x is not `b t d`."""
+        """Raises ValueError if x is not `b t d`."""
         if isinstance(self.width, int):
             checks.check_features("x", x_btd.shape, self.width)
 
@@ -50,7 +49,7 @@ class Norm(nnx.Module):
         scale_d = self.scale[...].astype(normalised_btd.dtype)
         if self.one_plus_scale:
             scale_d = 1 + scale_d
-        # In float32, as in `add_bias`: there the gradient of the scale adds up.
+        # In float32, as in `add_bias`, so that the gradient of the scale adds up there.
         wide_btd = upcast_half(normalised_btd)
         y_btd = (wide_btd * upcast_half(aligned(scale_d, wide_btd))).astype(normalised_btd.dtype)
         if self.offset is not None:
@@ -61,7 +60,7 @@ class Norm(nnx.Module):
 class LayerNorm(Norm):
     """`y = scale (x - mean) / sqrt(variance + epsilon) + offset` over d (NORM).
 
-    The variance is the mean of centred squares; `nnx.LayerNorm` defaults to `E[x^2] - E[x]^2`.
+    The variance is the mean of centered squares; `nnx.LayerNorm` defaults to `E[x^2] - E[x]^2`.
     """
 
     def __call__(self, x_btd: jax.Array) -> jax.Array:
@@ -74,7 +73,7 @@ class LayerNorm(Norm):
 
 
 class RMSNorm(Norm):
-    """`y = scale x / sqrt(mean(x^2) + epsilon) + offset` over d: no mean is subtracted (NORM)."""
+    """`y = scale x / sqrt(mean(x^2) + epsilon) + offset` over d (NORM)."""
 
     def __call__(self, x_btd: jax.Array) -> jax.Array:
         self.check(x_btd)
@@ -87,8 +86,8 @@ class RMSNorm(Norm):
 def norm(
     config: TransformerConfig, width: int | tuple[int, ...] | None = None, **own: Unpack[Own]
 ) -> Norm:
-    """The norm of the config. width: by default the model's; see `Norm`. It computes in x's dtype,
-    or a wider one, and draws nothing.
+    """Returns the norm of the config. width: default the model's; see `Norm`. It computes in the
+    dtype of x or a wider one, and draws no random numbers.
     """
     kind = RMSNorm if config.norm == "rms" else LayerNorm
     flags = config.norm_offset, config.norm_one_plus_scale, config.norm_cast_before_scale
@@ -97,5 +96,5 @@ def norm(
 
 
 def output_norm(config: TransformerConfig, **own: Unpack[Own]) -> Norm | None:
-    """The second norm of a sub-layer, which only the placement sandwich has (RESIDUAL)."""
+    """Returns the second norm of a sub-layer; only norm_placement "sandwich" has it (RESIDUAL)."""
     return norm(config, **own) if config.norm_placement == "sandwich" else None

@@ -1,4 +1,4 @@
-"""The update of the parameters: Adam with decoupled weight decay, and the global norm (ADAM)."""
+"""The parameter update: Adam with decoupled weight decay, and gradient clipping (ADAM)."""
 
 from typing import Any
 
@@ -16,11 +16,11 @@ def adam(
     epsilon: float,
     weight_decay: float = 0.0,
 ) -> optax.GradientTransformationExtraArgs:
-    """`p = p - rate (m_hat / (sqrt(v_hat) + epsilon) + decay p)`: `optax.adamw`, nothing inherited.
+    """`p = p - rate (m_hat / (sqrt(v_hat) + epsilon) + decay p)`: an explicit `optax.adamw`.
 
-    optax adds `epsilon` to the corrected root, as the decision says; its `eps_root` would stand
-    inside. `optax.tree.get` and `optax.tree.set` reach the count of steps, first moments `mu` and
-    second moments `nu` of its state.
+    optax adds `epsilon` to the corrected root, as ADAM requires; its `eps_root` goes inside the
+    root. `optax.tree.get` and `optax.tree.set` access the step count, first moments `mu` and second
+    moments `nu` of its state.
     """
     adamw = optax.adamw(
         learning_rate,
@@ -39,7 +39,7 @@ def adam(
         parameters: optax.Params | None = None,
         **extra: Any,
     ) -> tuple[optax.Updates, optax.OptState]:
-        # For the numbers `1 - beta^n`: in float32 the first of them keep few digits.
+        # For `1 - beta^n`: in float32 the first values keep few digits.
         with jax.enable_x64(True):
             return adamw.update(gradients, state, parameters, **extra)
 
@@ -55,10 +55,11 @@ def clip_global_norm(gradients: optax.Updates, limit: float) -> optax.Updates:
 
 
 def decay_mask(parameters: optax.Params) -> optax.Params:
-    """Which parameters decay, kernels and tables, in the structure of an NNX state or mappings."""
+    """Returns True for kernels and tables, in the structure of an NNX state or of mappings."""
 
     def decays(path: KeyPath, _: jax.Array) -> bool:
-        # In a state the last part of a path is a variable's value, the one before it its name.
+        # In a state, the last part of a path is a variable's value, and the part before it its
+        # name.
         return any(getattr(part, "key", None) in ("kernel", "table") for part in path[-2:])
 
     return jax.tree.map_with_path(decays, parameters)

@@ -1,4 +1,4 @@
-"""What the judge calls: every component of the port, built from a config."""
+"""The components that the judge calls, by name; each is built from a config."""
 
 import itertools
 from collections.abc import Callable, Mapping, Sequence
@@ -50,11 +50,11 @@ __all__ = ["call", "compiled", "components", "framework", "modes", "on_mesh", "w
 
 Module = TypeVar("Module", bound=nnx.Module)
 Result = TypeVar("Result")
-Inputs = Mapping[str, Any]  # of a case, by name
+Inputs = Mapping[str, Any]  # inputs of a case, by name
 Row = dict[str, Any]  # own argument -> input, or a function of all inputs
 
 
-@cache  # of shapes, no arrays; tracing the draws takes half of the Python time of a case
+@cache  # shapes only; tracing the draws would take half of a case's Python time
 def _abstract(
     build: Callable[..., Module], config: TransformerConfig, dtype: np.dtype
 ) -> tuple[nnx.GraphDef[Module], nnx.State]:
@@ -62,7 +62,7 @@ def _abstract(
 
 
 def blank(build: Callable[..., Module], config: TransformerConfig, dtype: Dtype) -> Module:
-    """A module of zeros: the judge loads the parameters, and random ones need a program a shape."""
+    """Returns a module of zeros, since the judge loads parameters; random ones compile programs."""
     graph, state = _abstract(build, config, jnp.dtype(dtype))
     seeds = itertools.count()
 
@@ -75,7 +75,7 @@ def blank(build: Callable[..., Module], config: TransformerConfig, dtype: Dtype)
 
 
 def compiled(function: Callable[..., Result]) -> Callable[..., Result]:
-    """Leaves padding out of the smallest batch, so that the cases show what large ones have."""
+    """Skips padding in even the smallest batch, so that the cases cover what large batches do."""
     return program.compiled(function, least=0)
 
 
@@ -83,7 +83,7 @@ def _adam(
     parameters: optax.Params, gradients: optax.Updates, first_moment: optax.Updates,
     second_moment: optax.Updates, step: int, **choices: float,
 ) -> dict[str, optax.Params]:  # fmt: skip
-    """A step of the optimiser that the Trainer has. choices: the arguments of `adam`."""
+    """Takes one step of the training optimizer. choices: the arguments of `adam`."""
     optimizer = adam(**choices)
     held = {"mu": first_moment, "nu": second_moment, "count": jnp.asarray(step - 1, jnp.int32)}
     state = optax.tree.set(optimizer.init(parameters), **held)
@@ -106,7 +106,7 @@ def _in_steps(
     source_mask_bs: jax.Array | None = None, target_mask_bt: jax.Array | None = None,
     compiled: bool = True,
 ) -> jax.Array:  # fmt: skip
-    """compiled: with a cache of fixed shapes, and one program for each length of a step."""
+    """compiled: uses a cache of fixed shapes, and one program for each step length."""
     if not compiled:
         given = target, memory_bsd, splits, source_mask_bs, target_mask_bt
         return steps.decode_in_steps(model, *given)
@@ -129,7 +129,7 @@ def _attention(
     heads: Heads, mask_bhts: jax.Array | None, scores: Scores, keep_bhts: jax.Array | None = None,
     dropout_rate: float = 0.0, return_weights: bool = False,
 ) -> jax.Array | tuple[jax.Array, jax.Array]:  # fmt: skip
-    """The attention of a case, and its weights if the case asks for them."""
+    """Computes the attention of a case and, if requested, its weights."""
     drop = Drop(keep_bhts, dropout_rate)
     output_bthe = scaled_dot_product_attention(heads, mask_bhts, scores, drop)
     if not return_weights:
@@ -138,7 +138,7 @@ def _attention(
 
 
 class _Whole(Transformer):
-    """A model, whose call may be asked for zeros in the place of the logits at padding."""
+    """A model whose call can zero the logits at padding."""
 
     def __call__(
         self,
@@ -154,11 +154,9 @@ class _Whole(Transformer):
 
 
 class _First(nnx.Module):
-    """A part of the first layer of a case, which is given the positions of its tokens: by default
-    token t has position t.
-    """
+    """Part of a first layer that takes positions as an argument; default, token t is at t."""
 
-    project: Callable[..., Heads]  # of an attention
+    project: Callable[..., Heads]  # methods of an attention
     weights: Callable[..., jax.Array]
 
     def __init__(self, config: TransformerConfig, **own: Any) -> None:
@@ -170,7 +168,7 @@ class _First(nnx.Module):
         return_weights: bool = False, **inputs: Any,
     ) -> jax.Array | tuple[jax.Array, jax.Array]:  # fmt: skip
         kind, turned = self.config.layer_kind(0), None
-        if kind.rotary and x_btd.ndim == 3:  # vectors of other axes are refused by the call
+        if kind.rotary and x_btd.ndim == 3:  # the call rejects vectors with other axes
             place_bt = jnp.arange(x_btd.shape[1])[None] if position_bt is None else position_bt
             turned = rotation(self.config, kind, place_bt, x_btd.dtype)
         output_btd = super().__call__(x_btd, rotation=turned, **inputs)  # type: ignore[misc]
@@ -194,7 +192,7 @@ def _scores(inputs: Inputs) -> Scores:
 
 
 def _mask(inputs: Inputs) -> jax.Array | None:
-    """The mask and the bias of a case as one mask, floating if there is a bias; for vectors with
+    """Merges the mask and bias of a case; floating if there is a bias. For vectors also adds
     causality, which the first layer of a case lacks.
     """
     of_heads = "query_bthk" in inputs
@@ -213,7 +211,7 @@ def _mask(inputs: Inputs) -> jax.Array | None:
 
 
 def _text(inputs: Inputs, side: str, axes: str) -> Text | None:
-    """A side of a model's input. Raises ValueError on a mask or segments without ids."""
+    """Returns a side of a model's input. Raises ValueError on a mask or segments without ids."""
     mask, segment = f"{side}_mask_{axes}", f"segment_{axes}"
     ids, *others = (inputs.get(name) for name in (side, mask, segment))
     if ids is None and any(x is not None for x in others):
@@ -222,7 +220,7 @@ def _text(inputs: Inputs, side: str, axes: str) -> Text | None:
 
 
 def arguments(component: str, inputs: Inputs) -> Inputs:
-    """The arguments of a component's call, of the inputs of a case."""
+    """Maps the inputs of a case to the arguments of the component's call."""
     if component not in call:
         return inputs
     return {
@@ -233,9 +231,9 @@ def arguments(component: str, inputs: Inputs) -> Inputs:
 
 
 def on_mesh(case: Any, axes: AxisType = AxisType.Auto) -> Any:
-    """What the component gives, or its gradients, computed on the mesh of the case: NumPy arrays.
+    """Computes a component, or its gradients, on the mesh of the case; returns NumPy arrays.
 
-    axes: of the mesh of devices.
+    axes: axis type of the mesh.
     """
     component = case.component.removesuffix("_vjp")
     with device_context(case.device, case.dtype):
@@ -250,7 +248,7 @@ def on_mesh(case: Any, axes: AxisType = AxisType.Auto) -> Any:
 
 
 def _training_steps(case: Any, axes: AxisType) -> dict[str, np.ndarray]:
-    """The losses and the parameters after steps on batches, the first axis of the inputs."""
+    """Returns losses and parameters after steps on batches, the first axis of the inputs."""
     inputs = parameters.nest(parameters.flatten(case.inputs))
     recipe, recompute = Recipe(**inputs["recipe"]), inputs.get("recompute", False)
     setting = {"device": case.device, "mesh": case.mesh, "recompute": recompute}
@@ -263,7 +261,7 @@ def _training_steps(case: Any, axes: AxisType) -> dict[str, np.ndarray]:
     return {"losses": np.asarray(losses, case.dtype)} | state
 
 
-# The arguments of calls that take values, such as a side of the input, of the inputs of a case.
+# Call arguments that combine inputs of a case, such as one side of a model's input.
 _SOURCE: Row = {"source": partial(_text, side="source", axes="bs"), "keep": "keep"}
 _TARGET: Row = {"target": partial(_text, side="target", axes="bt")}
 _ALONE = ("keep_bhts", "return_weights")

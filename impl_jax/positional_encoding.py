@@ -21,17 +21,16 @@ __all__ = ["PositionEmbedding", "positional_encoding", "token_positions"]
 
 
 def token_positions(mask_bt: jax.Array, start: str = "first_token") -> jax.Array:
-    """`position_t = max(t - n, 0)`, n the padding tokens before the first real one; start "row":
-    `position_t = t`.
+    """`position_t = max(t - n, 0)`, with n padding tokens before the first real one: `b t`.
 
-    The integers are JAX's default: int32, or int64 under jax_enable_x64. Raises ValueError on
-    another start.
+    start: "row" counts from the first token, real or not: `position_t = t`. Integers have JAX's
+    default: int32, or int64 under jax_enable_x64. Raises ValueError on another start.
     """
     mask.check("mask", mask_bt)
     known("position start", [start], POSITION_STARTS)
     length = mask_bt.shape[1]
     if start == "row":
-        return jnp.arange(length) + jnp.zeros_like(mask_bt, int)  # sharded as the mask is
+        return jnp.arange(length) + jnp.zeros_like(mask_bt, int)  # sharded like the mask
     first_b1 = jnp.where(
         mask_bt.any(axis=1, keepdims=True), mask_bt.argmax(axis=1, keepdims=True), length
     )
@@ -44,11 +43,11 @@ def positional_encoding(
     dtype: Dtype = jnp.float32,
     layout: str = "interleaved",
 ) -> jax.Array:
-    """`PE(p, 2i) = sin(p / 10000^(2i/d))`, `PE(p, 2i+1) = cos(p / 10000^(2i/d))`.
+    """`PE(p, 2i) = sin(p / 10000^(2i/d))`, `PE(p, 2i+1) = cos(p / 10000^(2i/d))`, `b t d`.
 
-    layout: "halves" has all sines first, then all cosines. An odd width has one sine more. The
-    angles are float64 whatever jax_enable_x64 says. NumPy computes concrete positions, once, when a
-    program is traced; a program computes traced ones, and then holds float64 operations.
+    layout: "halves" puts all sines before all cosines. An odd width has one more sine. Angles are
+    float64 whatever jax_enable_x64 says. NumPy computes concrete positions once, while tracing;
+    traced positions put float64 operations into the program.
     """
     if width < 1:
         raise ValueError(f"width must be at least 1; got {width}")
@@ -66,7 +65,7 @@ def positional_encoding(
 
 
 class PositionEmbedding(nnx.Module):
-    """Rows of a learned table `p d`: `x = table[position + offset]`, `b t d`; see `Embedding`."""
+    """`x = table[position + offset]`, `b t d`: rows of a learned table; see `Embedding`."""
 
     def __init__(self, rows: int, width: int, offset: int, **own: Unpack[Own]) -> None:
         normal, dtype = nnx.initializers.normal(width**-0.5), own.get("param_dtype", jnp.float32)
@@ -76,7 +75,7 @@ class PositionEmbedding(nnx.Module):
     def __call__(self, position_bt: jax.Array) -> jax.Array:
         rows, kind = self.table.shape[0] - self.offset, str(position_bt.dtype)
         checks.check_rows("position", position_bt.shape, kind, rows, *id_bounds(position_bt))
-        # A negative position takes none of the rows before the offset.
+        # A negative position must not reach the rows before the offset.
         position_bt = jnp.where(position_bt < 0, -1 - self.offset, position_bt)
         table_pd = self.table[...].astype(self.dtype or self.table.dtype)
         return take_rows(upcast_half(table_pd), position_bt + self.offset).astype(table_pd.dtype)

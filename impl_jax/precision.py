@@ -8,18 +8,18 @@ __all__ = ["upcast_dtype", "upcast_half", "upcast_to"]
 
 
 def upcast_dtype(dtype: Dtype) -> jnp.dtype:
-    """float32 for half-precision dtypes, otherwise the dtype itself."""
+    """Returns float32 for half-precision dtypes, otherwise the dtype itself."""
     return jnp.promote_types(dtype, jnp.float32)
 
 
 def upcast_half(x: jax.Array) -> jax.Array:
-    """float32 for half-precision dtypes, otherwise the array itself.
+    """Returns a half-precision array as float32, and any other array unchanged.
 
-    Softmax, normalisation and loss compute in this dtype.
+    Softmax, normalization and loss compute in this dtype.
     """
     return x.astype(upcast_dtype(x.dtype))
 
 
 def upcast_to(x: jax.Array, dtype: Dtype) -> jax.Array:
-    """The array in this dtype if that is wider: a loss is computed in that of the parameters."""
+    """Casts x to dtype if that is wider; losses are computed in the dtype of the parameters."""
     return x.astype(jnp.promote_types(x.dtype, dtype))

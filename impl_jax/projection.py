@@ -1,4 +1,4 @@
-"""The affine map of every projection."""
+"""The affine map used by attention, feed-forward and logits."""
 
 import re
 from collections.abc import Mapping
@@ -15,11 +15,10 @@ __all__ = ["Projection", "add_bias"]
 
 
 class Projection(nnx.Einsum):
-    """`y = x W + b`, contracted by axis letters, whose sizes W and b have.
+    """`y = x W + b`, contracted as the axis letters specify.
 
-    `nnx.Einsum` whose bias has the last axes of the result, and is added by `add_bias`. Letters of
-    W that the result lacks are contracted, and stand first; the initial kernel's fans (INIT)
-    follow.
+    An `nnx.Einsum` whose bias has the last axes of the result and is added by `add_bias`. Letters
+    of W that the result lacks come first and are contracted; they define the fans of INIT.
     """
 
     def __init__(
@@ -51,7 +50,7 @@ class Projection(nnx.Einsum):
 def add_bias(y: jax.Array, bias: jax.Array) -> jax.Array:
     """`y + bias`; half-precision dtypes add in float32 and round once, which gives the same sum.
 
-    So does the gradient of the bias: XLA would add it up in a half-precision dtype, in which a sum
-    stops growing once its terms are smaller than its last digit.
+    The gradient of the bias then adds up in float32 too; in half precision, a sum stops growing
+    once its terms are smaller than its last digit.
     """
     return (upcast_half(y) + upcast_half(aligned(bias, y))).astype(y.dtype)

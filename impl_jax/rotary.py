@@ -1,4 +1,4 @@
-"""Rotary positions: queries and keys rotate by angles that grow with the position (ROTARY)."""
+"""Rotary positions: queries and keys rotate by angles proportional to the position (ROTARY)."""
 
 import math
 from typing import Any, NamedTuple, cast
@@ -17,11 +17,11 @@ from .precision import upcast_dtype, upcast_half
 
 __all__ = ["rotary_embedding", "rotary_frequencies"]
 
-Length = int | jax.Array  # of a text
+Length = int | jax.Array  # length of a text
 
 
 class Rotation(NamedTuple):
-    """What every pair of features is multiplied by, at every position."""
+    """Cosine and sine that rotate every pair of features, at every position."""
 
     cosine_btj: jax.Array
     sine_btj: jax.Array
@@ -30,10 +30,12 @@ class Rotation(NamedTuple):
 def rotary_embedding(
     x_bthk: jax.Array, position_bt: jax.Array, config: TransformerConfig, layer: int = 0
 ) -> jax.Array:
-    """`y_i = x_i cos(p w_j) - x_l sin(p w_j)`, `y_l = x_l cos(p w_j) + x_i sin(p w_j)`.
+    """`y_i = x_i cos(p w_j) - x_l sin(p w_j)`, `y_l = x_l cos(p w_j) + x_i sin(p w_j)`, `b t h k`:
+    every pair of features (i, l) rotates by an angle proportional to its token's position p.
 
-    rotary_layout of the config: halves, `(i, l) = (j, j + n/2)`; interleaved, `(2j, 2j + 1)`; n =
-    rotary_fraction k features rotate. Half-precision dtypes compute in float32 and round once.
+    The first n = rotary_fraction k features rotate, in pairs by rotary_layout: halves,
+    `(j, j + n/2)`; interleaved, `(2j, 2j + 1)`. Half-precision dtypes compute in float32, rounding
+    once.
     """
     kind = str(position_bt.dtype)
     checks.check_rotated(x_bthk.shape, position_bt.shape, kind, config.key_size)
@@ -44,12 +46,12 @@ def rotary_embedding(
 def rotary_frequencies(
     size: int, base: float, scaling: RotaryScaling, length: Length, dtype: Dtype = jnp.float32
 ) -> jax.Array:
-    """`w_j = base^(-2j/n)`, n = size, and their scaling: see the reference.
+    """`w_j = base^(-2j/n)` for the `n/2` pairs j of n = size features, and their scaling (ROTARY).
 
-    length: of the text, the largest position and 1; only kinds that depend on it read it, and it
-    may be traced. Computed in float64, whatever jax_enable_x64 says, and rounded to dtype once.
+    length: of the text, its largest position plus 1; only some kinds read it, and it may be traced.
+    Computed in float64, whatever jax_enable_x64 says, and rounded to dtype once.
     """
-    dtype, given = jax.dtypes.canonicalize_dtype(dtype), cast(Any, scaling)  # which its kind needs
+    dtype, given = jax.dtypes.canonicalize_dtype(dtype), cast(Any, scaling)  # has its fields set
     factor, original = given.factor, given.original_length
     exponent_j = np.arange(0, size, 2) / size
     with jax.enable_x64(True):
@@ -69,14 +71,14 @@ def rotary_frequencies(
 
 
 def _kept(size: int, base: float, scaling: Any, frequency_j: np.ndarray) -> np.ndarray:
-    """How much of each frequency is kept, from 0, all scaled, to 1."""
+    """Returns the unscaled share of each frequency: 0 is fully scaled, 1 is kept."""
     length = scaling.original_length
     if scaling.kind == "llama3":
         low, high = scaling.low_frequency_factor, scaling.high_frequency_factor
         return np.clip((frequency_j * length / (2 * math.pi) - low) / (high - low), 0, 1)
 
     def pair(turns: float) -> float:
-        """The pair that turns that often within the original length, and its place in n."""
+        """Returns the (fractional) pair that turns this often within the original length."""
         return size * math.log(length / (turns * 2 * math.pi)) / (2 * math.log(base))
 
     first, last = pair(scaling.beta_fast), pair(scaling.beta_slow)
@@ -94,9 +96,9 @@ def rotation(
     dtype: Dtype,
     length: Length | None = None,
 ) -> Rotation:
-    """The cosine and sine of `p w_j`, times attention_factor, `b t j`, at least in float32.
+    """Cosine and sine of `p w_j`, times attention_factor: `b t j`, at least float32.
 
-    length: of the text, by default the largest position and 1.
+    length: of the text, default its largest position plus 1.
     """
     wide = upcast_dtype(dtype)
     if length is None:
@@ -108,9 +110,9 @@ def rotation(
 
 
 def rotated(x_bthk: jax.Array, rotation: Rotation | None, layout: str) -> jax.Array:
-    """The first features of every head rotated in their pairs, others as they are; None: x itself.
+    """Rotates the first features of every head in pairs; the others are unchanged. None: returns x.
 
-    `x cos + other sin`, other being what stands at the other place of each pair: one pass over x.
+    `x cos + other sin`, where other holds the partner of each feature: one pass over x.
     """
     if rotation is None:
         return x_bthk

@@ -23,10 +23,11 @@ def penalise(
     no_repeat_ngram: int = 0,
     mask_bn: Mask = None,
 ) -> jax.Array:
-    """`x / penalty` if x > 0, otherwise `x penalty`, for the tokens that the target holds.
+    """Lowers the scores of tokens that the target already contains.
 
-    -inf for those that would repeat a run of no_repeat_ngram tokens. A penalty that is an array is
-    an argument of the program. A traced id out of range is no token.
+    A score x of such a token becomes `x / penalty` if it is positive, otherwise `x penalty`; a
+    token that would repeat a run of no_repeat_ngram tokens gets -inf. A penalty passed as an array
+    is an argument of the program. Traced ids out of range match no token.
     """
     _check_penalise(scores_bv, token_bn, repetition_penalty, no_repeat_ngram, mask_bn)
     mask_bn = jnp.ones(token_bn.shape, bool) if mask_bn is None else jnp.asarray(mask_bn)
@@ -41,15 +42,14 @@ def penalise(
 
 
 def _among(shape: tuple[int, ...], token_bn: jax.Array, mask_bn: jax.Array) -> jax.Array:
-    """`b v`: True for the ids among the tokens of their row at which the mask is True."""
+    """Marks the ids that occur in each row where the mask is True: `b v`."""
     place = jnp.zeros(shape, bool).at[jnp.arange(shape[0])[:, None], token_bn]
     return place.max(mask_bn, wrap_negative_indices=False)
 
 
 def _endings(token_bn: jax.Array, mask_bn: jax.Array, size: int) -> tuple[jax.Array, jax.Array]:
-    """The last tokens of all runs of that size, and whether a run begins as the target ends.
-
-    It begins with the size - 1 tokens that the target ends in.
+    """Returns the last tokens of all runs of `size` tokens, and whether each run begins with the
+    last size - 1 tokens of the target.
     """
     count = token_bn.shape[1] - size + 1
     same_bn = mask_bn[:, size - 1 :]
@@ -62,11 +62,11 @@ def _endings(token_bn: jax.Array, mask_bn: jax.Array, size: int) -> tuple[jax.Ar
 def truncate(
     logits_bv: jax.Array, temperature: Number = 1.0, top_k: int = 0, top_p: Number = 1.0
 ) -> jax.Array:
-    """`x = logits / temperature`; -inf for all but the top_k largest, then beyond top_p.
+    """`x = logits / temperature`; -inf outside the top_k largest, then outside top_p.
 
-    The likeliest that together reach top_p stay. The least likely of them is the bound for all:
-    nothing is sorted if all stay, and only top_k if it is given. temperature and top_p may be
-    scalar arrays, whose values are not checked if they are traced.
+    The likeliest tokens that together reach top_p are kept, and the least likely of them is the
+    bound for all: nothing is sorted if all are kept, and only top_k if it is set. temperature and
+    top_p may be scalar arrays; traced values are not checked.
     """
     _check_truncate(logits_bv, temperature, top_k, top_p)
     x_bv = logits_bv / jnp.asarray(temperature, logits_bv.dtype)
@@ -74,11 +74,11 @@ def truncate(
     everything = not isinstance(top_p, jax.Array) and top_p == 1
     if not top_k and everything:
         return x_bv
-    x_bv = jnp.where(x_bv == 0, 0, x_bv)  # -0 equals 0, but is ordered before it
+    x_bv = jnp.where(x_bv == 0, 0, x_bv)  # -0 equals 0, but would be ordered before it
     largest_bk, id_bk = jax.lax.top_k(x_bv, min(top_k, vocabulary) if top_k else vocabulary)
     last_b1 = jnp.full((len(x_bv), 1), largest_bk.shape[1] - 1)
     if not everything:
-        # The probability of all that are likelier.
+        # The probability of all likelier tokens.
         before_bk = jnp.cumsum(softmax(largest_bk), axis=1)[:, :-1]
         last_b1 = (before_bk < jnp.asarray(top_p, before_bk.dtype)).sum(axis=1, keepdims=True)
     bound_b1, bound_id_b1 = (
@@ -89,9 +89,9 @@ def truncate(
 
 
 def draw(logits_bv: jax.Array, uniform_b: jax.Array) -> jax.Array:
-    """The lowest id whose `p_0 + ... + p_id` exceeds the uniform number, `p = softmax(logits)`.
+    """Returns the lowest id whose `p_0 + ... + p_id` exceeds its number, `p = softmax(logits)`.
 
-    An id of probability 0 is never drawn. The ids are JAX's default integers.
+    An id of probability 0 is never drawn. Ids have JAX's default integer dtype.
     """
     _check_draw(logits_bv, uniform_b)
     p_bv = softmax(logits_bv)
@@ -107,7 +107,7 @@ def _check_penalise(
     no_repeat_ngram: int = 0,
     mask_bn: Mask = None,
 ) -> None:
-    """Raises ValueError on arguments that `penalise` refuses; traced ones have no values."""
+    """Raises ValueError on invalid arguments of `penalise`; traced values are not checked."""
     checks.check_next_token(scores_bv.shape, token_bn.shape, str(token_bn.dtype))
     mask.check("mask", mask_bn, token_bn.shape)
     penalty = 1.0 if is_traced(repetition_penalty) else float(repetition_penalty)
@@ -119,7 +119,7 @@ def _check_penalise(
 def _check_truncate(
     logits_bv: jax.Array, temperature: Number = 1.0, top_k: int = 0, top_p: Number = 1.0
 ) -> None:
-    """Raises ValueError on arguments that `truncate` refuses, and `draw` of its logits."""
+    """Raises ValueError on invalid arguments of `truncate`, and on logits that `draw` rejects."""
     heat, share = (1.0 if is_traced(x) else float(x) for x in (temperature, top_p))
     checks.check_sampling(logits_bv.shape, heat, top_k, share)
     if not is_traced(logits_bv):
@@ -127,14 +127,14 @@ def _check_truncate(
 
 
 def _check_draw(logits_bv: jax.Array, uniform_b: jax.Array) -> None:
-    """Raises ValueError on arguments that `draw` refuses."""
+    """Raises ValueError on invalid arguments of `draw`."""
     _check_truncate(logits_bv)
     known_b = np.zeros(0) if is_traced(uniform_b) else np.asarray(uniform_b)
     lowest, highest = float(known_b.min(initial=0)), float(known_b.max(initial=0))
     checks.check_uniform(uniform_b.shape, logits_bv.shape[:1], lowest, highest, rounded=True)
 
 
-# What `compiled` calls before the program.
+# `compiled` calls these before the program.
 penalise.check_ids = _check_penalise  # type: ignore[attr-defined]
 truncate.check_ids = _check_truncate  # type: ignore[attr-defined]
 draw.check_ids = _check_draw  # type: ignore[attr-defined]

@@ -1,4 +1,4 @@
-"""The learning rate of every step."""
+"""The learning rate schedule."""
 
 import jax
 import jax.numpy as jnp
@@ -15,9 +15,9 @@ def noam(
 ) -> jax.Array:
     """`rate(n) = d^-1/2 min(n^-1/2, n warmup^-3/2)` (NOAM).
 
-    n counts from 1; an optax schedule is given the number of updates done: `lambda count:
-    noam(count + 1, ...)`. It is computed in float64 whatever jax_enable_x64 says. A traced step is
-    not checked.
+    n is the step, counted from 1; optax schedules count the updates done:
+    `lambda count: noam(count + 1, ...)`. Computed in float64 whatever jax_enable_x64 says. A traced
+    step is not checked.
     """
     for name, value in (("step", step), ("width", width), ("warmup", warmup)):
         integer = np.issubdtype(jnp.result_type(value), np.integer)

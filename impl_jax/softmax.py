@@ -1,4 +1,4 @@
-"""Softmax over the last axis, with masked entries, and the soft cap of what it is given."""
+"""Softmax over the last axis with masked entries, and the soft cap of its input."""
 
 import jax
 import jax.numpy as jnp
@@ -11,10 +11,10 @@ __all__ = ["soft_cap", "softmax"]
 
 
 def softmax(logits: jax.Array, mask: jax.Array | None = None) -> jax.Array:
-    """`p_j = exp(x_j - max x) / sum_i exp(x_i - max x)` over the last axis, without masked entries.
+    """`p_j = exp(x_j - max x) / sum_i exp(x_i - max x)` over the unmasked entries of the last axis.
 
-    A row with no entry is 0 (EMPTY). Half-precision dtypes compute in float32. `jax.nn.softmax`
-    gives NaN in such a row, which jax_debug_nans finds also with `where`; here no step makes one.
+    Fully masked rows are 0 (EMPTY). Half-precision dtypes compute in float32. `jax.nn.softmax`
+    computes NaN in such rows, even with `where`, which jax_debug_nans reports; no step here does.
     """
     if logits.shape[-1] == 0:
         raise ValueError(f"logits must have rows of length at least 1; got shape {logits.shape}")
@@ -29,8 +29,8 @@ def softmax(logits: jax.Array, mask: jax.Array | None = None) -> jax.Array:
 def _softmax(x: jax.Array) -> jax.Array:
     largest = jnp.max(x, axis=-1, keepdims=True)
     empty = jnp.isneginf(largest)
-    # The minimum is x. Without it XLA fuses the subtraction with the product that x comes from, and
-    # the largest would not become 0.
+    # The minimum equals x. It keeps XLA from fusing the subtraction with the product that computes
+    # x, after which the largest entry would not become exactly 0.
     exponential = jnp.exp(jnp.minimum(x, largest) - jnp.where(empty, 0, largest))
     return exponential / jnp.where(empty, 1, jnp.sum(exponential, axis=-1, keepdims=True))
 
@@ -39,9 +39,9 @@ def _softmax(x: jax.Array) -> jax.Array:
 def _softmax_jvp(
     primals: tuple[jax.Array], tangents: tuple[jax.Array]
 ) -> tuple[jax.Array, jax.Array]:
-    """`dp = p (dx - sum_j p_j dx_j)`: p is all that the backward pass needs.
+    """`dp = p (dx - sum_j p_j dx_j)`: the backward pass needs only p.
 
-    Where p is 1 the gradient is 0, without a rounding error.
+    Where p is 1 the gradient is 0, without rounding error.
     """
     p, dx = _softmax(*primals), tangents[0]
     return p, p * (dx - jnp.sum(p * dx, axis=-1, keepdims=True))
@@ -50,7 +50,7 @@ def _softmax_jvp(
 def soft_cap(x: jax.Array, cap: float) -> jax.Array:
     """`y = cap tanh(x / cap)`, elementwise (SOFTCAP); half-precision dtypes compute in float32.
 
-    Raises ValueError on a cap that is not above 0.
+    Raises ValueError unless cap is greater than 0.
     """
     if not cap > 0:
         raise ValueError(f"cap must be greater than 0; got {cap}")

@@ -1,4 +1,4 @@
-"""The encoder and the decoder: a stack of layers, with a final norm by config."""
+"""Encoder and decoder: the stacks of layers, from vectors to vectors."""
 
 from collections.abc import Callable
 from typing import Any, Unpack
@@ -22,14 +22,14 @@ Through = Callable[[Any, jax.Array, Rotation | None, int], jax.Array]
 
 
 class Stack(nnx.Module):
-    """`x = layer_n(x)` for every layer, then the final norm by config: vectors `b t d` in and out.
+    """`x = layer_i(x)` for every layer, then the final norm: vectors in, vectors out.
 
-    The layers are a Python loop over an `nnx.List`, since they may differ; one of another class
-    takes no rotation and no keep masks unless there are some. The Transformer applies
-    embedding_dropout. length: see `rotation`.
+    Layers are a Python loop over an `nnx.List`, since they may differ; layers of other classes need
+    not take rotation and keep masks if there are none. The Transformer applies embedding_dropout.
+    length: as in `rotation`.
     """
 
-    kind: type[EncoderLayer | DecoderLayer]  # of the layers
+    kind: type[EncoderLayer | DecoderLayer]  # class of the layers
 
     def __init__(self, config: TransformerConfig, **own: Unpack[Own]) -> None:
         of_source = issubclass(self.kind, EncoderLayer)
@@ -48,12 +48,12 @@ class Stack(nnx.Module):
     ) -> jax.Array:
         """`x = through(layer, x, rotation, index)` for every layer, then the final norm.
 
-        position_bt: of the tokens, for layers that rotate; by default token t has position t.
+        position_bt: for layers that rotate; default, token t has position t.
         """
         rotations: dict[tuple[float, RotaryScaling], Rotation] = {}
         for index, layer in enumerate(self.layers):
             kind = self.config.layer_kind(index)
-            key = kind.base, kind.scaling  # what a rotation depends on
+            key = kind.base, kind.scaling  # the rotation depends only on these
             if kind.rotary and key not in rotations:
                 if position_bt is None:
                     position_bt = jnp.arange(x_btd.shape[1])[None]
@@ -63,7 +63,7 @@ class Stack(nnx.Module):
 
 
 class Encoder(Stack):
-    """The stack of the source. A layer of another class takes x and the mask."""
+    """The stack of the source. Layers of other classes take x and the mask."""
 
     kind = EncoderLayer
 
@@ -85,9 +85,9 @@ class Encoder(Stack):
 
 
 class Decoder(Stack):
-    """The stack of the target, whose layers attend to the memory; a decoder-only model has none.
+    """The stack of the target, whose layers attend to the memory, if there is one.
 
-    A layer of another class takes x, the memory and both masks.
+    Layers of other classes take x, the memory and both masks.
     """
 
     kind = DecoderLayer

@@ -1,4 +1,4 @@
-"""What a model computes on the way: the vectors between its layers, and its attention weights."""
+"""Intermediate results of a model: the vectors between its layers, and its attention weights."""
 
 from typing import Any, Protocol
 
@@ -21,7 +21,7 @@ States = dict[str, dict[str, jax.Array]]
 
 
 class Model(Protocol):
-    """A `Transformer`."""
+    """Interface of `Transformer` used here."""
 
     config: TransformerConfig
     encoder: Encoder
@@ -33,11 +33,11 @@ class Model(Protocol):
 def states(
     model: Model, source: Text | jax.Array | None = None, target: Text | jax.Array | None = None
 ) -> States:
-    """The vectors before the first layer and after every layer, and all attention weights.
+    """Returns the vectors before the first and after every layer, and all attention weights.
 
-    model: in any mode; this is evaluation. encoder: hidden_lbtd and self_attention_lbhts; decoder:
-    the same and, with an encoder, cross_attention_lbhts; l layer, t query. The last vectors are
-    those after the final norm, if the config has one. Arguments and errors as the call.
+    model: in any mode; evaluates. encoder: hidden_lbtd and self_attention_lbhts; decoder: the same
+    and, with an encoder, cross_attention_lbhts; l layer, t query. The last vectors are taken after
+    the final norm, if the config has one. Arguments and errors match the call.
     """
     source_text, target_text = sides(model.config, source, target)
     model, result = nnx.view(model, deterministic=True), {}
@@ -63,7 +63,7 @@ def _stack(
     memory_bsd: jax.Array | None = None,
     cross_mask_bhts: Mask = None,
 ) -> dict[str, jax.Array]:
-    """The call of an `Encoder` or `Decoder`, and what it computes on the way."""
+    """Runs a stack and returns its vectors and attention weights."""
     hidden, own, cross = [x_btd], list[jax.Array](), list[jax.Array]()
 
     def through(layer: Layer, x: jax.Array, rotation: Rotation | None, index: int) -> jax.Array:

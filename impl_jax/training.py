@@ -1,4 +1,4 @@
-"""Training: one step of the recipe as one program."""
+"""A training run: loss and gradients, clipping, the schedule and Adam, batch after batch."""
 
 import contextlib
 from collections.abc import Iterator, Mapping
@@ -29,21 +29,20 @@ __all__ = ["Trainer"]
 
 
 class Trainer:
-    """A Transformer in training: `parameters, moments = adam(clip(gradient of the loss))` (NOAM).
+    """Parameters and moments of one run, and the number of steps done.
 
     The loss is `classification_loss` if the config has classes, otherwise `training_loss` without
-    padding. Forward, backward, clipping, Adam and schedule are one XLA program for each shape of a
-    batch, to which parameters and moments are donated. float64 runs under jax_enable_x64 and
-    float32 without it, inside the methods, whatever the caller's setting. Random masks are a
-    function of seed and steps only. compiled=False runs operation by operation. device: cpu, cuda,
-    or cuda-tf32, whose products are TF32.
+    padding. Forward, backward, clipping, Adam and schedule are one XLA program per batch shape,
+    which takes parameters and moments by donation. float64 runs under jax_enable_x64 and float32
+    without it, whatever the caller's setting. Random masks depend only on seed and step.
+    compiled=False: runs op by op. device: cpu, cuda, or cuda-tf32, whose products are TF32.
 
-    mesh: of devices of that kind, of all processes, which make the same calls; nothing is left out
-    of a batch there. recompute: the backward pass computes the activations of each layer again.
-    group: the processes of the run.
+    mesh: devices of that kind, over all processes, which make the same calls; padding is kept
+    there. recompute: recomputes each layer's activations in the backward pass. group: the processes
+    of the run.
     """
 
-    axes = AxisType.Auto  # of a mesh
+    axes = AxisType.Auto  # of the mesh axes
 
     def __init__(
         self,
@@ -61,7 +60,7 @@ class Trainer:
         self.group: Group = Group() if mesh is None else Processes()
         self._dtype = np.dtype(canonical.training_dtype(parameters))
         self._device, self._name, self._compiled = framework.device(device), device, compiled
-        self._searcher: Searcher | None = None  # of the present parameters
+        self._searcher: Searcher | None = None  # holds the current parameters
         self._sharding: Sharding | None = None
         if mesh is not None:
             self._sharding = Sharding(config, mesh, device, axes=self.axes, even=not compiled)
@@ -81,9 +80,10 @@ class Trainer:
             self._evaluate = step.evaluation(self._graph, self._random, self._sharding)
 
     def _begin(self) -> tuple[nnx.State, optax.OptState, jax.sharding.Sharding]:
-        """Sets the moments; returns the shardings of a step's results.
+        """Initializes the moments; returns the shardings of a step's results.
 
-        All are committed to their devices, as those are: a second step compiles nothing.
+        All are committed to their devices, like the results, so that the second step compiles
+        nothing.
         """
         start = step.optimizer(self.recipe, 0.0).init
         whole = self._sharding.at() if self._sharding else SingleDeviceSharding(self._device)
@@ -96,10 +96,10 @@ class Trainer:
     def train_step(
         self, source: Array | None, target: Array, keep: Keep | None = None
     ) -> jax.Array:
-        """One update on ids `b s` and `b t`; returns the loss of the batch before it.
+        """Makes one update from a batch of ids `b s` and `b t`; returns the loss before the update.
 
-        The loss is still being computed. source: None for a decoder-only model. target: the classes
-        of the rows, `b`, if the config has classes.
+        The device may still be computing the loss. source: None for a decoder-only model. target:
+        if the config has classes, those of the rows, `b`.
         """
         self._check(source, target)
         rows, parts = len(target), self.recipe.microbatches
@@ -112,20 +112,20 @@ class Trainer:
         return loss
 
     def program(self, source: Array | None, target: Array) -> jax.stages.Compiled:
-        """The compiled step of batches of this shape; `programs.traffic` lists its collectives."""
+        """Returns the compiled step for this batch shape; `programs.traffic` shows its traffic."""
         with self._context():
             return self._step.lower(*self._given(source, target)).compile()
 
     def _given(
         self, source: Array | None, target: Array, keep: Keep | None = None
     ) -> tuple[Any, ...]:
-        """The arguments of a step."""
+        """Returns the arguments of a step."""
         batch, rows = self._batch(source, target, keep, self.recipe.microbatches)
         total = np.int32(max(1, step.count(self.config, target))) if rows else None
         return self._parameters, self._moments, np.uint32(self.steps), batch, total, rows
 
     def loss(self, source: Array | None, target: Array) -> tuple[float, int]:
-        """The sum of -log p over the real labels, and their number; in evaluation, not smoothed."""
+        """Returns the sum of -log p over counted labels, without smoothing, and their number."""
         self._check(source, target)
         with self._context():
             batch, rows = self._batch(source, target)
@@ -135,7 +135,7 @@ class Trainer:
     def _batch(
         self, source: Any, target: Any, keep: Keep | None = None, parts: int = 1
     ) -> tuple[step.Batch, int]:
-        """What the programs are given, and on a mesh the rows of a part."""
+        """Returns the programs' batch and, on a mesh, the rows of a part."""
         if self._sharding is None:
             return step.Batch(source, target, keep, self.flat(source, target, parts)), 0
         rows, placed = len(target), self._sharding.batch
@@ -147,25 +147,25 @@ class Trainer:
         return batch, rows // parts
 
     def flat(self, source: Array | None, target: Array, parts: int = 1) -> unpadding.Flat:
-        """The tokens that a step computes; with more than one part, of each part of the rows."""
+        """Returns the tokens that a step computes; with several parts, those of each part."""
         if self.config.classes:
             return unpadding.Flat()
         return unpadding.of_loss(self.config, self.least, source, target, parts=parts)
 
     def greedy_search(self, source: Array | None, strategy: Strategy) -> dict[str, np.ndarray]:
-        """`Searcher.greedy_search` of the model with the present parameters."""
+        """Runs `Searcher.greedy_search` on the current model."""
         return self._found("greedy_search", source, strategy)
 
     def beam_search(self, source: Array | None, strategy: Strategy) -> dict[str, np.ndarray]:
-        """`Searcher.beam_search` of the model with the present parameters."""
+        """Runs `Searcher.beam_search` on the current model."""
         return self._found("beam_search", source, strategy)
 
     def state(self) -> dict[str, np.ndarray]:
-        """Copies, by canonical name below `parameters`, `first_moment` and `second_moment`."""
+        """Copies the tensors `parameters.NAME`, `first_moment.NAME` and `second_moment.NAME`."""
         return dict(self.tensors())
 
     def tensors(self) -> Iterator[tuple[str, np.ndarray]]:
-        """The items of `state`, one by one: on a mesh, no process holds more than one whole."""
+        """Yields the items of `state` one by one; on a mesh, processes hold at most one whole."""
         trees = {"parameters": self._parameters} | moments(self._moments)
         for kind, tree in trees.items():
             arrays = named(tree)
@@ -176,9 +176,9 @@ class Trainer:
                 yield f"{kind}.{name}", array
 
     def load_state(self, state: Mapping[str, np.ndarray], steps: int) -> None:
-        """Continues from a `state` after these steps; on a mesh each process reads its own parts.
+        """Resumes the run from this `state` after `steps` steps; ValueError lists every problem.
 
-        Raises one ValueError that lists all problems, and changes nothing then.
+        On a mesh each process reads its own parts. Nothing changes if there is a problem.
         """
         if steps < 0:
             raise ValueError(f"steps must be at least 0; got {steps}")
@@ -206,7 +206,7 @@ class Trainer:
     def _found(
         self, search: str, source: Array | None, strategy: Strategy
     ) -> dict[str, np.ndarray]:
-        """By a searcher of the present parameters, which are copied once after each change."""
+        """Searches with the current parameters, which are copied once after each change."""
         with self._context():
             if self._searcher is None:
                 whole = self._alone(self._parameters) if self._sharding else self._parameters
@@ -216,7 +216,7 @@ class Trainer:
             return {name: weights.to_numpy(array) for name, array in found.items()}
 
     def _state(self, arrays: Mapping[str, np.ndarray], start: str = "") -> nnx.State:
-        """The parameters, or moments, of arrays by name. start: of the names."""
+        """Returns parameters, or moments, from arrays by name. start: prefix of the names."""
         if self._sharding is not None:
             return self._sharding.state(self._empty, lambda name: arrays[start + name])
         own = partial(weights.from_numpy, device=self._device)
@@ -232,7 +232,7 @@ class Trainer:
 
 
 def moments(state: optax.OptState) -> dict[str, optax.Updates]:
-    """The moments in an optimiser's state."""
+    """Returns the moments in an optimizer state."""
     return {
         "first_moment": optax.tree.get(state, "mu"),
         "second_moment": optax.tree.get(state, "nu"),

@@ -1,4 +1,4 @@
-"""The whole Transformer: embeddings, encoder, decoder, logits and heads."""
+"""The whole Transformer: from token ids to logits and the training loss."""
 
 import jax
 import jax.numpy as jnp
@@ -25,10 +25,10 @@ __all__ = ["Transformer"]
 
 
 class Transformer(EncoderHeads):
-    """`decode(target, encode(source))`: logits `b t v` of the token after each target position.
+    """`decode(target, encode(source))`, `b t v`: the logits of the token after each target token.
 
-    The model has the parts of its config: an encoder-only model its heads, a decoder-only model
-    neither a source nor cross-attention. dtype, param_dtype: see `values.Own`.
+    A model has only the parts of its config: an encoder-only model has heads, a decoder-only model
+    neither source nor cross-attention. dtype, param_dtype: see `values.Own`.
     """
 
     def __init__(
@@ -67,7 +67,7 @@ class Transformer(EncoderHeads):
         target: Text | jax.Array | None = None,
         keep: Keep | None = None,
     ) -> jax.Array:
-        """The logits; an encoder-only model takes no target and gives what its head gives.
+        """Returns the logits; an encoder-only model takes no target and returns its head's output.
 
         source, target: ids, or a `Text`.
         """
@@ -95,7 +95,7 @@ class Transformer(EncoderHeads):
     ) -> jax.Array:
         """`logits(decoder(dropout(norm(embedding(target) + position)), memory))`, `b t v`.
 
-        Without a source_mask_bs all of the memory is attended to: its padding is not known.
+        Without source_mask_bs, all of the memory is attended to, since its padding is unknown.
         """
         self.config.need_decoder()
         text = Text.of(target)
@@ -118,8 +118,7 @@ class Transformer(EncoderHeads):
     ) -> jax.Array:
         """`L = cross_entropy(logits(source, target_1 ... target_(n-1)), target_2 ... target_n)`.
 
-        target: ids. Labels that are padding do not count. total: the number to divide by, by
-        default that of the labels that count.
+        target: ids; padding labels do not count. total: the divisor, default the counted labels.
         """
         target_bt, label_bt = teacher_forcing(target)
         logits_btv = self(source, target_bt, keep)
@@ -134,7 +133,7 @@ class Transformer(EncoderHeads):
         return states(self, source, target)
 
     def inputs(self, side: str) -> Inputs:
-        """The modules that embed the tokens of the source or the target."""
+        """Returns the modules that embed the source or the target."""
         if side == "source":
             return Inputs(
                 self.source_embedding,
@@ -150,10 +149,7 @@ class Transformer(EncoderHeads):
     def embed(
         self, side: str, text: Text, keep: Keep | None = None
     ) -> tuple[jax.Array, jax.Array, jax.Array]:
-        """The input of the first layer, with the mask and the positions of its tokens.
-
-        side: "source" or "target".
-        """
+        """Returns the first layer's input, mask and positions. side: "source" or "target"."""
         ids, mask_bt, segment_bt = text
         mask_bt, position_bt = inputs.masked_positions(self.config, side, ids, mask_bt)
         x_btd = inputs.embed(self, side, ids, position_bt, segment_bt, length=ids.shape[1])
@@ -162,8 +158,8 @@ class Transformer(EncoderHeads):
         return x_btd, mask_bt, position_bt
 
     def head(self, x_btd: jax.Array) -> jax.Array:
-        """`logits = x W + b`, `b t v`; tied, W is the target's transposed table."""
-        # A copy by `fused` may hold the table as the logits' kernel.
+        """`logits = x W + b`, `b t v`; if tied, W is the transposed target table."""
+        # A copy made by `fused` may hold the table as the logits' kernel.
         if not self.config.tie_logits or hasattr(self.logits, "kernel"):
             return self.logits(x_btd)
         return self.logits(x_btd, self.inputs("target").embedding.table.T)
@@ -175,7 +171,7 @@ class Transformer(EncoderHeads):
         label_b: Array | None = None,
         **others: object,
     ) -> None:
-        """Raises ValueError on ids that a call with the same arguments refuses.
+        """Raises ValueError on ids that a call with the same arguments rejects.
 
         `compiled` calls this before its program, which cannot raise.
         """

@@ -1,4 +1,4 @@
-"""What attention, models and their parts are given, as named values."""
+"""Small immutable values that functions and modules pass to each other."""
 
 import itertools
 from collections.abc import Iterator, Sequence
@@ -18,7 +18,7 @@ Mask = jax.Array | None
 
 
 class Heads(NamedTuple):
-    """What an attention multiplies; g divides h, and each key head serves `h/g` query heads."""
+    """Queries, keys and values by head: h query heads share g key and value heads."""
 
     query_bthk: jax.Array
     key_bsgk: jax.Array
@@ -26,7 +26,7 @@ class Heads(NamedTuple):
 
 
 class Drop(NamedTuple):
-    """Dropout of attention weights: which stay, and the rate by which these are scaled."""
+    """Dropout of the attention weights: a keep mask, True = keep, and the rate for scaling."""
 
     keep_bhts: Mask = None
     rate: float = 0.0
@@ -35,8 +35,8 @@ class Drop(NamedTuple):
 class Text(NamedTuple):
     """One side of a model's input: ids `b t`, or soft one-hot rows `b t v`.
 
-    mask: True = real token, by default every id but the padding id. segment: of every token of a
-    source, by default 0.
+    mask: True = real token; default, every id but the padding id. segment: of every token of a
+    source; default 0.
     """
 
     ids: jax.Array
@@ -45,16 +45,16 @@ class Text(NamedTuple):
 
     @classmethod
     def of(cls, text: Any) -> Any:
-        """Ids alone become a Text of them; a Text or None is returned as it is."""
+        """Wraps ids; returns a text or None unchanged."""
         return text if text is None or isinstance(text, Text) else cls(text)
 
     def real(self, padding_id: int | None) -> jax.Array:
-        """Which tokens are real, `b t`."""
+        """Returns which tokens are real, `b t`."""
         return mask.token_mask(self.ids, padding_id) if self.mask is None else self.mask
 
     def split(self, lengths: Sequence[int]) -> "Iterator[Text]":
-        """A target in parts of these lengths. Raises ValueError unless they are at least 1 and add
-        up to its own, and on a mask that does not fit.
+        """Yields a target in parts of these lengths. Raises ValueError unless they are at least 1
+        and add up to its length, and if the mask does not match.
         """
         checks.check_splits(lengths, self.ids.shape)
         mask.check("target mask", self.mask, self.ids.shape[:2])
@@ -64,10 +64,10 @@ class Text(NamedTuple):
 
 
 class Own(TypedDict, total=False):
-    """What every module takes by name and passes on to its parts.
+    """Keyword arguments that every module takes and passes on to its parts.
 
-    dtype: of the computation, by default that of x and the parameters. param_dtype: of the
-    parameters, by default float32. rngs: the streams that initial values are drawn from.
+    dtype: of the computation, default that of x and the parameters. param_dtype: of the parameters,
+    default float32. rngs: streams for initial values.
     """
 
     dtype: Dtype | None
@@ -76,5 +76,5 @@ class Own(TypedDict, total=False):
 
 
 def given(**values: Any) -> dict[str, Any]:
-    """The arguments that are not None; a layer of another class need not take the others."""
+    """Returns the arguments that are not None; layers of other classes need not take the others."""
     return {name: value for name, value in values.items() if value is not None}

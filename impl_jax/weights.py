@@ -1,4 +1,4 @@
-"""Weights: canonical NumPy parameters into any Flax NNX module and back, bit by bit."""
+"""Converts between canonical NumPy parameters and the variables of any module, bit for bit."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -12,7 +12,7 @@ from reference_numpy import parameters as canonical
 
 __all__ = ["TABLE", "export", "from_numpy", "load", "to_numpy"]
 
-TABLE = layout.CANONICAL  # the modules hold kernels as the reference declares them
+TABLE = layout.CANONICAL  # modules store kernels as the reference declares them
 
 
 def load(
@@ -22,9 +22,9 @@ def load(
     component: str = "transformer",
     table: layout.Table = TABLE,
 ) -> None:
-    """Puts canonical parameters into the module's variables, each on the devices where it lies.
+    """Writes canonical parameters into the module's variables, each on its current devices.
 
-    Raises one ValueError that lists every missing, unexpected and misshapen tensor, every other
+    Raises one ValueError that lists every missing, unexpected and misshapen tensor, every wrong
     dtype, and every parameter that would keep its old value; the module is then unchanged.
     """
     variables, problems = _variables(module, config, component, table)
@@ -52,30 +52,30 @@ def export(
     component: str = "transformer",
     table: layout.Table = TABLE,
 ) -> dict[str, np.ndarray]:
-    """The module's parameters by canonical name, C-contiguous.
+    """Returns the module's parameters by canonical name, C-contiguous.
 
-    Raises ValueError if they are not the config's, and if the module has one that would be left
-    out, such as an adapter's.
+    Raises ValueError if they do not match the config, or if one would be left out, such as an
+    adapter's.
     """
     variables, problems = _variables(module, config, component, table)
     if problems:
-        headline = "the module cannot be exported by this config and table:\n  "
+        headline = "the module cannot be exported with this config and table:\n  "
         raise ValueError(headline + "\n  ".join(problems))
     native = {name: to_numpy(variable.get_value()) for name, variable in variables.values()}
     return layout.from_native(native, table, config, component)
 
 
 def to_numpy(tensor: jax.Array) -> np.ndarray:
-    """A copy of the same bits; bfloat16 is `ml_dtypes.bfloat16`, which is JAX's own bfloat16."""
+    """Copies an array bit for bit; bfloat16 is `ml_dtypes.bfloat16`, as everywhere in JAX."""
     return np.array(tensor)
 
 
 def from_numpy(
     array: np.ndarray, device: jax.Device | jax.sharding.Sharding | None = None
 ) -> jax.Array:
-    """A copy of the same bits, on that device or on the default one.
+    """Copies an array bit for bit, to this or the default device.
 
-    Without jax_enable_x64 JAX has no 64-bit types: integers that fit become 32-bit; other arrays
+    Without jax_enable_x64, JAX has no 64-bit types: integers that fit become 32-bit; other arrays
     raise ValueError.
     """
     held = jax.dtypes.canonicalize_dtype(array.dtype)
@@ -85,7 +85,7 @@ def from_numpy(
         raise ValueError(
             f"{array.dtype} needs jax_enable_x64; without it JAX would round to {held}"
         )
-    # Of a copy, since JAX may share the memory of an array.
+    # A copy, since JAX may share the memory of an array.
     return jax.device_put(np.array(array, held), device)
 
 
@@ -95,8 +95,8 @@ _HEADLINE = "parameters do not fit:\n  "
 def _variables(
     module: nnx.Module, config: TransformerConfig, component: str, table: layout.Table
 ) -> tuple[dict[str, tuple[str, nnx.Variable[jax.Array]]], list[str]]:
-    """Canonical name -> native name and the variable of that name; and what is wrong: variables
-    that the module lacks, and parameters of it that are none of these.
+    """Returns canonical name -> native name and variable, and the problems: variables that the
+    module lacks, and parameters that no row covers.
     """
     found, problems = {}, []
     for name, axes in canonical.axes(config, component).items():
@@ -116,7 +116,7 @@ def _variables(
 
 
 def _walk(node: Any, path: str) -> Any:
-    """What stands at a dotted path of attributes, keys and indices; None if it leads nowhere."""
+    """Returns the node at a dotted path of attributes, keys and indices, or None."""
     for part in path.split("."):
         if hasattr(node, part):
             node = getattr(node, part)

@@ -1,9 +1,8 @@
-"""The Transformer in TensorFlow: Keras 3 layers on the TensorFlow backend, the twin of
-`reference_numpy`, module by module.
+"""The port to TensorFlow: Keras 3 layers with the file and argument names of `reference_numpy`.
 
-A name ends in its axes, see `reference_numpy`. Words in capitals in brackets, such as (RESIDUAL),
-are decisions of docs/decisions.md. keep: dropout masks given by the caller, nested by layer name;
-they are applied in every mode, and sites without one draw their own in training.
+The name of an array ends in its axes, and bracketed words in capitals, such as (RESIDUAL), refer to
+docs/decisions.md; see `reference_numpy`. `keep` holds dropout masks, nested by layer name. They
+apply in every mode; in training, dropout sites without a mask draw their own.
 """
 
 from reference_numpy import TransformerConfig, preset

@@ -26,11 +26,11 @@ def attention_weights(
     mask_bhts: tf.Tensor | None = None,
     scores: Scores = Scores(),
 ) -> tf.Tensor:
-    """`weights = softmax(query key^T / sqrt(k))`, `b h t s`, before dropout.
+    """`softmax(query key^T / sqrt(k))`: how much each query attends to each key, `b h t s`.
 
-    mask_bhts: boolean, True = may attend (MASK), or floating, added to the scaled and capped
-    scores. The weights of a query that may attend to nothing are zeros (EMPTY). Raises ValueError
-    on shapes that do not fit.
+    mask_bhts: boolean, True = may attend (MASK), or floating, added to the scores, where -inf hides
+    a key. Fully masked queries have zero weights (EMPTY). Raises ValueError if the shapes do not
+    match.
     """
     checks.check_attention(query_bthk.shape, key_bsgk.shape, key_bsgk.shape)
     scores_bhts = scaled_scores(query_bthk, key_bsgk, scores)
@@ -42,10 +42,11 @@ def attention_weights(
 def scaled_dot_product_attention(
     heads: Heads, mask_bhts: tf.Tensor | None = None, scores: Scores = Scores(), drop: Drop = Drop()
 ) -> tf.Tensor:
-    """`output = dropout(weights) value`, `b t h e`. Mask, scores and errors: `attention_weights`.
+    """`attention_weights(query, key) value`: the weighted mean of the values, `b t h e`.
 
-    TensorFlow has no fused kernel for attention: without dropout many queries are computed in
-    chunks, one after another. Empty rows are zeroed in the output, which is smaller.
+    TensorFlow has no fused attention kernel: without dropout, long sequences are computed in chunks
+    of queries. Fully masked rows are zeroed in the output, which is smaller than the weights. Mask,
+    scores and errors: as in `attention_weights`.
     """
     checks.check_attention(heads.query_bthk.shape, heads.key_bsgk.shape, heads.value_bsge.shape)
 
@@ -66,8 +67,10 @@ def scaled_dot_product_attention(
 def scaled_scores(
     query_bthk: tf.Tensor, key_bsgk: tf.Tensor, scores: Scores = Scores()
 ) -> tf.Tensor:
-    """`query key^T / sqrt(k)`, or times the scale that is stated (SCALE), under the cap (SOFTCAP):
-    `b h t s`, at least in float32."""
+    """`query key^T / sqrt(k)`, or times `score_scale` (SCALE): `b h t s`, at least float32.
+
+    Includes the soft cap (SOFTCAP).
+    """
     scale = query_bthk.shape[3] ** -0.5 if scores.scale is None else scores.scale
     scores_bhts = query_key(upcast_half(query_bthk) * scale, key_bsgk)
     return scores_bhts if scores.cap is None else soft_cap(scores_bhts, scores.cap)
@@ -76,10 +79,10 @@ def scaled_scores(
 def masked(
     scores_bhts: tf.Tensor, mask_bhts: tf.Tensor | None, scores: Scores = Scores()
 ) -> tuple[tf.Tensor, tf.Tensor | None]:
-    """The scores, a floating mask added, with -inf for keys that are hidden, also by causality
-    (CAUSAL) and window (WINDOW); and which queries may attend to any key, `b h t 1`, None: all.
+    """Adds a floating mask to the scores; sets keys hidden by mask, CAUSAL or WINDOW to -inf.
 
-    The scores of other queries are finite, which avoids NaN; the caller zeroes what they give.
+    Also returns which queries see any key, `b h t 1`, or None if all do. Scores of fully masked
+    queries stay finite to avoid NaN; the caller zeroes their outputs.
     """
     if mask_bhts is not None:
         checks.check_attention_mask(mask_bhts.shape, mask_bhts.dtype.name, scores_bhts.shape)
@@ -98,11 +101,12 @@ def masked(
 @register
 class MultiHeadAttention(Configured):
     """`head_i = attention(x W_i^Q + b_i^Q, m W_i^K + b_i^K, m W_i^V + b_i^V)`,
-    `output = sum_i head_i W_i^O + b^O`, queries and keys normalised (QKNORM), rotated (ROTARY).
+    `output = sum_i head_i W_i^O + b^O`: `b t d`.
 
-    W^O and b^O are those of `output_projection`, since Keras layers have a property `output`, as
-    they have `weights`. Keys that Keras masked (Masking, mask_zero) are not attended to. Outside a
-    call of a layer, pass `training` to `attend`. scores: default, the first layer's.
+    Queries and keys are normalized if the config sets query_key_norm (QKNORM), then rotated
+    (ROTARY). W^O and b^O belong to `output_projection`, since Keras reserves `output`, as it does
+    `weights`. Keys masked by Keras (Masking, mask_zero) are hidden. When calling `attend` outside a
+    layer call, pass `training`. scores: default, those of the first layer.
     """
 
     def __init__(
@@ -151,9 +155,9 @@ class MultiHeadAttention(Configured):
     def project(
         self, query_btd: tf.Tensor, memory_bsd: tf.Tensor, rotation: Rotation | None = None
     ) -> Heads:
-        """Queries of one input, keys and values of another or the same.
+        """Projects x to queries, and m to keys and values; normalizes, rotates queries and keys.
 
-        With a rotation both must have one length: raises ValueError.
+        Raises ValueError if there is a rotation and the two lengths differ.
         """
         if rotation is not None:
             checks.check_same_length(query=query_btd.shape, memory=memory_bsd.shape)
@@ -161,21 +165,20 @@ class MultiHeadAttention(Configured):
         return Heads(self.queries(query_btd, rotation), key_bsgk, value_bsge)
 
     def queries(self, query_btd: tf.Tensor, rotation: Rotation | None = None) -> tf.Tensor:
-        """`x W^Q + b^Q`, normalised and rotated, `b t h k`."""
+        """`x W^Q + b^Q`, normalized and rotated: `b t h k`."""
         return self.query_key_norm(self.query(query_btd), self.query_norm, rotation)
 
     def keys_and_values(
         self, memory_bsd: tf.Tensor, rotation: Rotation | None = None
     ) -> tuple[tf.Tensor, tf.Tensor]:
-        """What a cache holds: `m W^K + b^K`, normed and rotated, `b s g k`; `m W^V + b^V`,
-        `b s g e`."""
+        """`m W^K + b^K`, normalized and rotated, and `m W^V + b^V`: `b s g k` and `b s g e`."""
         key_bsgk = self.query_key_norm(self.key(memory_bsd), self.key_norm, rotation)
         return key_bsgk, self.value(memory_bsd)
 
     def query_key_norm(
         self, x_bthk: tf.Tensor, norm: Norm | None, rotation: Rotation | None = None
     ) -> tf.Tensor:
-        """Queries or keys, normed by head or all heads together (QKNORM), then rotated (ROTARY)."""
+        """Normalizes queries or keys per head or over all heads (QKNORM), then rotates (ROTARY)."""
         if norm is not None:
             shape = sizes(x_bthk)
             x_bthk = tf.reshape(norm(tf.reshape(x_bthk, [shape[0], -1, norm.width])), shape)
@@ -188,10 +191,10 @@ class MultiHeadAttention(Configured):
         keep_bhts: tf.Tensor | None = None,
         training: bool | None = None,
     ) -> tf.Tensor:
-        """The attention of these queries to these keys and values, and the output's projection."""
+        """`sum_i attention(head_i) W_i^O + b^O`: `b t d`."""
         return self.output_projection(self.mean(heads, mask_bhts, keep_bhts, training))
 
-    @in_rows  # the one step that sees rows if tokens lie flat, without their padding
+    @in_rows  # unpacks flattened tokens into rows for this step only
     def mean(
         self,
         heads: Heads,
@@ -199,7 +202,7 @@ class MultiHeadAttention(Configured):
         keep_bhts: tf.Tensor | None = None,
         training: bool | None = None,
     ) -> tf.Tensor:
-        """`attention(query_i, key_i, value_i)` of every head, `b t h e`."""
+        """`attention(head_i)` for every head, `b t h e`."""
         if keep_bhts is None:
             batch, target, count, _ = sizes(heads.query_bthk)
             shape = batch, count, target, sizes(heads.key_bsgk)[1]

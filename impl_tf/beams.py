@@ -1,4 +1,4 @@
-"""The beams of all rows at once: which live on, which are finished, which rows are done (BEAM)."""
+"""The beams of all rows: which are live, which are finished, and when to stop (BEAM)."""
 
 from typing import NamedTuple
 
@@ -8,7 +8,7 @@ __all__ = ["Beams", "best", "choose", "keep", "start", "stops"]
 
 
 class Beams(NamedTuple):
-    """Hypotheses of every row, best first: their tokens, and their log p or score; -inf: none."""
+    """Hypotheses of every row, best first: tokens, and log p or score; -inf marks an empty slot."""
 
     score_bw: tf.Tensor
     token_bwn: tf.Tensor
@@ -17,7 +17,7 @@ class Beams(NamedTuple):
 def start(
     batch: int, size: int, length: int, pad_id: tf.Tensor, dtype: tf.DType
 ) -> tuple[Beams, Beams]:
-    """The live beams, one of each row, which is empty; and no finished hypothesis."""
+    """Returns one empty live beam for each row, and no finished hypotheses."""
     token_bwn = tf.fill([batch, size, length], pad_id)
     nothing_bw = tf.fill([batch, size], tf.constant(float("-inf"), dtype))
     score_bw = tf.concat([tf.zeros([batch, 1], dtype), nothing_bw[:, 1:]], axis=1)
@@ -25,11 +25,12 @@ def start(
 
 
 def best(live: Beams, sum_bwv: tf.Tensor, place: tf.Tensor) -> tuple[Beams, tf.Tensor, tf.Tensor]:
-    """The continuations of the largest log p, largest first; of equals the lower token, then the
-    better beam. Also the last token of each beam, and the beam that it continues."""
-    # The likeliest of all are among the likeliest of every beam.
+    """Returns the continuations of largest log p, largest first; ties go to the lower token, then
+    to the better beam. Also returns each beam's last token and its parent.
+    """
+    # The best of a row are among the best of each of its beams.
     size = live.score_bw.shape[1]
-    score_bwc, token_bwc = tf.math.top_k(sum_bwv, size)  # of equal values the lower index first
+    score_bwc, token_bwc = tf.math.top_k(sum_bwv, size)  # ties go to the lower index
     beam_bwc = tf.broadcast_to(tf.range(size)[:, tf.newaxis], tf.shape(token_bwc))
     score_bc, token_bc, beam_bc = (
         tf.reshape(x, [-1, size * size]) for x in (score_bwc, token_bwc, beam_bwc)
@@ -45,8 +46,9 @@ def best(live: Beams, sum_bwv: tf.Tensor, place: tf.Tensor) -> tuple[Beams, tf.T
 def keep(
     kept: Beams, live: Beams, ended_bw: tf.Tensor, end_id: tf.Tensor, place: tf.Tensor
 ) -> Beams:
-    """The best of the hypotheses that are kept and of those that end now: the highest score first,
-    of equals the lower tokens."""
+    """Returns the best of the finished hypotheses and of the live beams that end now, highest score
+    first; ties go to the lower tokens.
+    """
     size = ended_bw.shape[1]
     nothing = tf.constant(float("-inf"), ended_bw.dtype)
     ended_bw = tf.where(tf.math.is_finite(ended_bw), ended_bw, nothing)
@@ -60,11 +62,12 @@ def keep(
 
 
 def _before(score_bc: tf.Tensor, token_bcn: tf.Tensor) -> tf.Tensor:
-    """Whether the first of each pair comes before the second: its score is higher, or equal and its
-    tokens lower, or all is equal."""
+    """Returns whether the first of each pair ranks before the second: by score, then by lower
+    tokens, then by index.
+    """
     one_bc1n, other_b1cn = token_bcn[:, :, tf.newaxis], token_bcn[:, tf.newaxis]
     length = token_bcn.shape[2]
-    lower_bcc, higher_bcc = (  # the first places that are lower, and higher
+    lower_bcc, higher_bcc = (  # the first positions at which one is lower, and higher
         tf.reduce_min(tf.where(there_bccn, tf.range(length), length), axis=-1)
         for there_bccn in (one_bc1n < other_b1cn, one_bc1n > other_b1cn)
     )
@@ -76,13 +79,13 @@ def _before(score_bc: tf.Tensor, token_bcn: tf.Tensor) -> tf.Tensor:
 
 
 def choose(old_b: tf.Tensor, old: Beams, new: Beams) -> Beams:
-    """The old beams in the rows old_b, the new ones in the others."""
+    """Keeps the old beams in the rows old_b and takes the new ones in the others."""
     score_bw = tf.where(old_b[:, tf.newaxis], old.score_bw, new.score_bw)
     return Beams(score_bw, tf.where(old_b[:, tf.newaxis, tf.newaxis], old.token_bwn, new.token_bwn))
 
 
 def stops(live: Beams, kept: Beams, longest: tf.Tensor, early_stop: tf.Tensor) -> tf.Tensor:
-    """Whether no live beam of a row can beat its worst hypothesis.
+    """Returns whether no live beam of a row can still beat its worst finished hypothesis.
 
     longest: the length penalty of the longest answer.
     """

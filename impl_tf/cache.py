@@ -1,4 +1,4 @@
-"""Decoding in steps: a cache of keys and values, so that a step computes only its own tokens."""
+"""Incremental decoding: a cache of keys and values, so that a step computes only its own tokens."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
@@ -22,25 +22,26 @@ Attend: TypeAlias = Callable[[MultiHeadAttention, Heads, tf.Tensor | None], tf.T
 
 
 class KeyValues(NamedTuple):
-    """The keys and values that an attention has read; the keys are normalised and rotated."""
+    """The keys and values that an attention layer has read; the keys are normalized and rotated."""
 
     key_bsgk: tf.Tensor
     value_bsge: tf.Tensor
 
     def update(self, key_btgk: tf.Tensor, value_btge: tf.Tensor) -> "KeyValues":
-        """The keys and values read so far, with the next ones appended."""
+        """Returns the keys and values read so far, with the next ones appended."""
         key_bsgk = tf.concat([self.key_bsgk, key_btgk], axis=1)
         return KeyValues(key_bsgk, tf.concat([self.value_bsge, value_btge], axis=1))
 
     def last(self, window: int) -> "KeyValues":
-        """Those of the last tokens, as many as the window has; 0: of all."""
+        """Returns the keys and values of the last `window` tokens; 0: of all tokens."""
         first = max(0, self.key_bsgk.shape[1] - window) if window else 0
         return KeyValues(self.key_bsgk[:, first:], self.value_bsge[:, first:])
 
 
 class Cache(NamedTuple):
-    """target_mask_bt: of the tokens read. layers: of each the KeyValues of self_attention and, if
-    there is a memory, cross_attention."""
+    """The state of a decoder. target_mask_bt: mask of the tokens read so far. layers: for each
+    layer, the KeyValues of self_attention and, if there is a memory, of cross_attention.
+    """
 
     source_mask_bs: tf.Tensor | None
     target_mask_bt: tf.Tensor
@@ -53,10 +54,10 @@ def start_cache(
     source_mask_bs: tf.Tensor | None = None,
     batch: int | None = None,
 ) -> Cache:
-    """The cache before the first token: keys and values of the memory, and none of the target.
+    """Returns the cache before the first token: keys and values of the memory, none of the target.
 
-    batch: the number of rows of a decoder-only model, which has no memory. Raises ValueError on
-    shapes that do not fit, and without a decoder.
+    memory_bsd: None for a decoder-only model, which needs batch, the number of rows. Raises
+    ValueError if the shapes do not match, or if the model has no decoder.
     """
     config, dtype = model.config, model.compute_dtype
     config.need_decoder()
@@ -85,11 +86,10 @@ def start_cache(
 def decode_step(
     model: Transformer, target: tf.Tensor, cache: Cache, target_mask_bt: tf.Tensor | None = None
 ) -> tuple[tf.Tensor, Cache]:
-    """Logits `b t v` of the next t tokens of the target, those rows of `decode`, and the cache
-    after.
+    """Returns the logits `b t v` of the next t target tokens, and the updated cache.
 
-    A layer with a window keeps no more keys than its window. In evaluation. Raises ValueError on
-    ids, masks and shapes that do not fit.
+    The logits equal the same rows of `decode` on the whole target, in evaluation mode. A layer with
+    a window keeps only the keys of its window. Raises ValueError on invalid ids, masks or shapes.
     """
     target, config, past_bt = tf.convert_to_tensor(target), model.config, cache.target_mask_bt
     checks.check_same_batch(cache=past_bt.shape, target=target.shape)
@@ -127,11 +127,11 @@ def decoder_layer_step(
     rotation: Rotation | None = None,
     attend: Attend = lambda attention, heads, mask_bhts: attention.attend(heads, mask_bhts),
 ) -> tuple[tf.Tensor, dict[str, Any]]:
-    """The layer on the next tokens of a target, and its cache after them.
+    """Runs a decoder layer on the next target tokens; returns its output and updated cache.
 
-    cache: self_attention, of the tokens before, whose `update` appends the new; cross_attention, of
-    the memory, if there is one. self_mask_bhts: of all tokens that the self-attention reads, those
-    of x among them. attend: the attention of queries to what the cache holds.
+    cache: self_attention, whose `update` appends the keys and values of x, and cross_attention if
+    there is a memory. self_mask_bhts: covers all tokens that the self-attention reads, including
+    those of x. attend: computes attention over the cached keys and values.
     """
     after = dict(cache)
 
@@ -157,9 +157,11 @@ def decode_in_steps(
     source_mask_bs: tf.Tensor | None = None,
     target_mask_bt: tf.Tensor | None = None,
 ) -> tf.Tensor:
-    """`decode` in steps of the lengths `splits`: the same logits `b t v`, however t is split.
+    """Computes `decode` in steps of the lengths `splits`: the same logits `b t v` for every split,
+    unless frequencies depend on the length (ROTARY).
 
-    Raises ValueError as `decode`, and if splits are not lengths of at least 1 that add up to t.
+    Raises ValueError as `decode` does, and unless splits are lengths of at least 1 that add up to
+    t.
     """
     model.config.need_decoder()
     model.check_ids(None, target := tf.convert_to_tensor(target))
@@ -173,10 +175,12 @@ def decode_in_steps(
 
 
 def reorder(cache: Cache, row_b: tf.Tensor) -> Cache:
-    """The cache whose row i is what row `row_b[i]` was: beams that live on keep their past."""
+    """Returns the cache whose row i is row `row_b[i]` of the given one: surviving beams keep their
+    past.
+    """
     return tf.nest.map_structure(lambda x: None if x is None else tf.gather(x, row_b), cache)
 
 
 def positions(config: TransformerConfig, read_bt: tf.Tensor, length: int) -> tf.Tensor:
-    """The positions of the last tokens that have been read."""
+    """Returns the positions of the last `length` tokens read."""
     return token_positions(read_bt, config.position_start)[:, -length:]

@@ -1,4 +1,4 @@
-"""Answers: greedy search, sampling and beam search over a model that decodes in steps."""
+"""Text generation: greedy search, sampling and beam search with incremental decoding."""
 
 import tensorflow as tf
 
@@ -13,11 +13,11 @@ __all__ = ["Searcher"]
 
 
 class Searcher(Programs):
-    """The searches on the weights that the model has now, its projections of one input fused.
+    """Searches over the model's current weights, in a copy with fused projections (`fused`).
 
     A search is one graph compiled by XLA. Sources, prefixes and answers are padded to a few
-    lengths, so that few graphs serve all; the strategy's numbers are inputs, except beam_size and
-    no_repeat_ngram. Token ids are int64. dtype: as `fused`. compiled=False: operation by operation.
+    lengths, so that a few graphs serve all; the strategy's numbers are inputs, except beam_size and
+    no_repeat_ngram. Token ids are int64. dtype: as in `fused`. compiled=False: runs op by op.
     model: the copy.
     """
 
@@ -29,12 +29,12 @@ class Searcher(Programs):
         source_mask_bs: Array | None = None,
         prefix_mask_bp: Array | None = None,
     ) -> Answers:
-        """The answer whose every token is the likeliest; of equals the lower id.
+        """Generates the likeliest token at every step; ties go to the lower id.
 
-        source: ids `b s`, prefix: ids `b p`, as in the reference. The masks: boolean, True = real
-        token; by default every id but the padding id. Returns token_bn and log_p_bn, 0 after the
-        end. Raises ValueError on ids and options that do not fit, on more tokens than positions,
-        and if a logit is inf or NaN.
+        source: ids `b s`, prefix: ids `b p`, as in the reference. Masks: boolean, True = real
+        token; default, every id but the padding id. Returns token_bn and log_p_bn, 0 after the end.
+        Raises ValueError on invalid ids and options, on more tokens than positions, and if a logit
+        is inf or NaN.
         """
         texts = Text(source, source_mask_bs), Text(prefix, prefix_mask_bp)
         return self.answers(_one_by_one, strategy, *texts)
@@ -48,10 +48,9 @@ class Searcher(Programs):
         source_mask_bs: Array | None = None,
         prefix_mask_bp: Array | None = None,
     ) -> Answers:
-        """`greedy_search`, but each token is drawn (SAMPLE).
+        """Like `greedy_search`, but draws each token (SAMPLE).
 
-        uniform_bn: a number in [0, 1) for every token of every answer, which decides what is
-        drawn.
+        uniform_bn: a number in [0, 1) for every token of every answer; it replaces a generator.
         """
         texts = Text(source, source_mask_bs), Text(prefix, prefix_mask_bp)
         return self.answers(_one_by_one, strategy, *texts, uniform_bn)
@@ -64,17 +63,16 @@ class Searcher(Programs):
         source_mask_bs: Array | None = None,
         prefix_mask_bp: Array | None = None,
     ) -> Answers:
-        """The hypotheses of the highest score `log p / ((5 + n) / 6)^alpha`, n tokens with the end
-        token (BEAM).
+        """Returns the n_best hypotheses of highest `log p / ((5 + n) / 6)^alpha` (BEAM).
 
-        Returns token_bwn and score_bw of the n_best hypotheses of each row, best first.
+        Returns token_bwn `b w n` and score_bw, best first; n counts the end token.
         """
         texts = Text(source, source_mask_bs), Text(prefix, prefix_mask_bp)
         return self.answers(_beams, strategy, *texts, beams=True)
 
 
 def _one_by_one(model: Transformer, plan: Plan, request: Request) -> Answers:
-    """One answer a row, token by token. finite: whether no logit was +inf or NaN."""
+    """Generates one answer per row, token by token. finite: no logit was +inf or NaN."""
     dtype = wide(model.compute_dtype)
 
     def step(state: State) -> State:
@@ -101,7 +99,7 @@ def _one_by_one(model: Transformer, plan: Plan, request: Request) -> Answers:
 
 
 def _beams(model: Transformer, plan: Plan, request: Request) -> Answers:
-    """The beams of all rows, token by token. finite: whether no logit was +inf or NaN."""
+    """Runs the beams of all rows, token by token. finite: no logit was +inf or NaN."""
     batch, size, dtype = request.last_b1.shape[0], plan.beams, wide(model.compute_dtype)
     penalty_n = tf.cast(request.length_penalty_n, dtype)
     longest = tf.gather(penalty_n, request.max_new_tokens - 1)
@@ -120,7 +118,7 @@ def _beams(model: Transformer, plan: Plan, request: Request) -> Answers:
         live, token_bw, parent_bw = beams.best(live, sum_bwv, here)
         done_b |= live.score_bw[:, 0] == float("-inf")
         done_b |= beams.stops(live, kept, longest, request.early_stop)
-        # The row of the target that each row continues.
+        # The target row that each row continues.
         row_b = tf.reshape(tf.range(batch)[:, tf.newaxis] * size + parent_bw, [-1])
         return state | {
             "step": here + 1,
@@ -143,10 +141,10 @@ def _beams(model: Transformer, plan: Plan, request: Request) -> Answers:
 
 
 def _start(model: Transformer, plan: Plan, request: Request) -> State:
-    """The state of a loop before its first token: all but the last token of the prefix is read.
+    """Returns the loop state after reading all but the last token of the prefix.
 
-    seen: the target so far and its token mask, if penalties or longrope need them. Its end stands
-    at the end of the axis, so that its length does not matter.
+    seen: the target so far and its token mask, if penalties or longrope need them; right-aligned,
+    so that its length does not matter.
     """
     memory_bsd = None
     if request.source is not None:
@@ -174,7 +172,7 @@ def _start(model: Transformer, plan: Plan, request: Request) -> State:
 
 
 def _continued(model: Transformer, request: Request, state: State) -> tuple[tf.Tensor, State]:
-    """Reads the last token: the logits of the tokens that an answer may hold, and the new state."""
+    """Reads the last token; returns the logits, -inf for forbidden ids, and the new state."""
     token_b1, cache, seen = state["token_b1"], state["cache"], state["seen"]
     mask_b1 = mask.token_mask(token_b1, model.config.padding_id)
     if model.config.rotary_switches:
@@ -191,7 +189,7 @@ def _continued(model: Transformer, request: Request, state: State) -> tuple[tf.T
 
 
 def _log_p(logits_bv: tf.Tensor, token_b: tf.Tensor | None = None) -> tf.Tensor:
-    """log p of every token, or of one token of each row."""
+    """Returns log p of every token, or of one token per row."""
     x_bv = logits_bv - tf.reduce_max(logits_bv, axis=1, keepdims=True)
     log_sum_b1 = tf.math.log(tf.reduce_sum(tf.exp(x_bv), axis=1, keepdims=True))
     if token_b is None:
@@ -200,7 +198,7 @@ def _log_p(logits_bv: tf.Tensor, token_b: tf.Tensor | None = None) -> tf.Tensor:
 
 
 def _penalised(plan: Plan, request: Request, state: State, scores_bv: tf.Tensor) -> tf.Tensor:
-    """The scores by which the next token is chosen."""
+    """Returns the scores that choose the next token."""
     if plan.repetition or plan.no_repeat_ngram:
         token_bn, mask_bn = state["seen"]
         scores_bv = sampling.penalise(
@@ -212,8 +210,10 @@ def _penalised(plan: Plan, request: Request, state: State, scores_bv: tf.Tensor)
 
 
 def _choose(plan: Plan, request: Request, step: tf.Tensor, scores_bv: tf.Tensor) -> tf.Tensor:
-    """The next token of each row, which is the end if nothing may follow; of the likeliest the
-    lower id, which `tf.argmax` does not promise."""
+    """Returns the next token of each row, or the end token if none is allowed.
+
+    Ties go to the lower id, which `tf.argmax` does not guarantee.
+    """
     stuck_b = tf.reduce_max(scores_bv, axis=1) == float("-inf")
     if plan.drawn:
         scores_bv = tf.where(stuck_b[:, tf.newaxis], tf.zeros((), scores_bv.dtype), scores_bv)

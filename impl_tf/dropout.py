@@ -17,9 +17,9 @@ Keep: TypeAlias = Tree  # keep masks, nested by site
 
 @register
 class Dropout(Recomputed, keras.layers.Dropout):
-    """`y = x / (1 - rate)` where keep, otherwise 0; the identity in evaluation.
+    """`y = x / (1 - rate)` where kept, otherwise 0; the identity in evaluation.
 
-    keras.layers.Dropout that also takes the keep mask; a given one is applied in every mode.
+    A `keras.layers.Dropout` with optional keep masks, which apply in every mode.
     """
 
     def call(
@@ -29,11 +29,11 @@ class Dropout(Recomputed, keras.layers.Dropout):
         return self.drop(x, keep, self.rate)
 
     def draw(self, shape: Sequence[int | tf.Tensor], training: bool | None) -> tf.Tensor | None:
-        """A random keep mask of that shape; None in evaluation.
+        """Draws a keep mask of this shape; None in evaluation.
 
-        Whole random words are compared with the rate. Keras compares uniform numbers of x's dtype:
-        those of bfloat16 are so few that 0.898 is kept at a rate of 0.1, and XLA, when it may
-        choose the generator, takes a hundred times as long on a CPU as this one (Philox).
+        Compares whole random words with the rate. Keras compares uniform numbers in the dtype of x,
+        which are so coarse in bfloat16 that a rate of 0.1 keeps 0.898 of the entries; and XLA picks
+        a generator that is a hundred times slower on a CPU than Philox.
         """
         if not training or not self.rate:
             return None
@@ -47,9 +47,9 @@ class Dropout(Recomputed, keras.layers.Dropout):
 
     @staticmethod
     def drop(x: tf.Tensor, keep: tf.Tensor | None, rate: float) -> tf.Tensor:
-        """`y = x / (1 - rate)` where keep, otherwise 0; x without a keep mask.
+        """`y = x / (1 - rate)` where kept, otherwise 0; without a mask, x.
 
-        Half precision is divided in float32.
+        Half precision divides in float32.
         """
         if keep is None:
             return x
@@ -59,7 +59,7 @@ class Dropout(Recomputed, keras.layers.Dropout):
 
 
 def part(keep: Keep | None, *names: str) -> tf.Tensor | Keep | None:
-    """The keep masks below these names; None where there are none."""
+    """Returns the keep masks below these names, or None if there are none."""
     for name in names:
         keep = None if keep is None else keep.get(name)
     return keep

@@ -1,4 +1,4 @@
-"""Token and segment embedding, and the logits that invert the first."""
+"""Token and segment embeddings (EMBED), and the logits, which map vectors back to tokens."""
 
 from collections.abc import Sequence
 
@@ -15,8 +15,7 @@ __all__ = ["Embedding", "Logits", "SegmentEmbedding"]
 
 
 class Table(Adapted):
-    """A table of rows, which ids look up. In a graph, in which ids have no values, an id outside
-    the table gives NaN."""
+    """A lookup table. In a graph, where ids have no values, an id out of range gives NaN."""
 
     matrix = "table"
     adapters = ("lora_embeddings_a", "lora_embeddings_b")
@@ -37,7 +36,7 @@ class Table(Adapted):
         x_btd = tf.gather(self.adapted(), index_bt)
         if not tf.is_symbolic_tensor(index_bt):
             return x_btd
-        # Outside the table XLA takes the nearest row, and a GPU zeros; a graph on a CPU stops.
+        # For ids out of range, XLA takes the nearest row, a GPU zeros; a graph on a CPU stops.
         inside_bt1 = tf.expand_dims((index_bt >= 0) & (index_bt < self.rows), -1)
         return tf.where(inside_bt1, x_btd, tf.constant(float("nan"), x_btd.dtype))
 
@@ -50,10 +49,10 @@ class Table(Adapted):
 
 @register
 class Embedding(Table):
-    """`x = sqrt(d)^scale * table[token]`; soft one-hot rows `b t v` give the sum of rows by weight.
+    """`x = sqrt(d)^scale * table[token]`; soft one-hot rows `b t v` give weighted sums of rows.
 
-    round_scale: sqrt(d) is rounded to the dtype of x before. Ids outside the table raise ValueError
-    if their values are known.
+    round_scale: first rounds sqrt(d) to the dtype of x. Ids out of range raise ValueError if their
+    values are known.
     """
 
     def __init__(
@@ -85,10 +84,7 @@ class Embedding(Table):
 
 @register
 class SegmentEmbedding(Table):
-    """`x = table[segment]`, `b s d`, with the segment of a token: its sentence among several.
-
-    Segments are checked as ids are.
-    """
+    """`x = table[segment]`, `b s d`: a learned vector for the sentence that a token belongs to."""
 
     def check_ids(self, segment_bs: tf.Tensor, **_: object) -> None:
         """Raises ValueError on segments outside the table, other dtypes and other axes."""
@@ -103,10 +99,9 @@ class SegmentEmbedding(Table):
 
 @register
 class Logits(Configured, Adapted):
-    """`logits = scale (x W + b)`, with b by config; with a cap `cap tanh(logits / cap)` (SOFTCAP).
+    """`logits = scale (x W + b)`, `b t v`; with a cap, `cap tanh(logits / cap)` (SOFTCAP).
 
-    tied: the layer makes no kernel, and `summary` counts none; it is called with the embedding's
-    table `v d`, the transpose of W.
+    tied: the layer has no kernel; calls pass the embedding's table `v d`, whose transpose is W.
     """
 
     def __init__(
@@ -127,8 +122,8 @@ class Logits(Configured, Adapted):
     def call(self, x_btd: tf.Tensor, table_vd: tf.Tensor | None = None) -> tf.Tensor:
         checks.check_features("x", x_btd.shape, self.config.model_width)
         batch, target, width = sizes(x_btd)
-        # One matrix product of all positions is faster than a batched one, and a tied table is not
-        # copied to transpose it.
+        # One matrix product over all positions is faster than a batched one, and uses a tied table
+        # without transposing a copy.
         x_nd = tf.reshape(x_btd, [batch * target, width])
         kernel = table_vd if self.tied else self.adapted()
         logits_nv = tf.matmul(x_nd, kernel, transpose_b=self.tied)
@@ -144,7 +139,7 @@ class Logits(Configured, Adapted):
 
 
 def capped(x: tf.Tensor, scale: float, cap: float | None) -> tf.Tensor:
-    """x times the scale, then under the cap; half precision is rounded once."""
+    """Applies scale and cap to logits; half precision rounds once."""
     if scale == 1 and cap is None:
         return x
     wide = upcast_half(x) * scale

@@ -1,4 +1,4 @@
-"""Encoder-only models: classes of a row, logits of masked tokens, and the loss of the classes."""
+"""Encoder-only models (ALONE): the classes of a row, and the logits of masked tokens."""
 
 from collections.abc import Callable
 
@@ -15,13 +15,13 @@ __all__ = ["EncoderHeads"]
 
 
 class EncoderHeads(Configured):
-    """The heads of an encoder-only Transformer. source, keep, training, errors: as `encode`."""
+    """The head methods of an encoder-only model. source, keep, training, errors: as in `encode`."""
 
     @property
     def encoder_output(self) -> Callable[..., tf.Tensor]:
-        """The method that a call of the model runs: that of its head, or `encode` without one.
+        """The method that a call of the model runs: its head's, or `encode` if it has none.
 
-        Raises ValueError on two heads.
+        Raises ValueError if there are two heads.
         """
         head = self.config.only_head
         if head == "classes":
@@ -31,7 +31,7 @@ class EncoderHeads(Configured):
     def pool(
         self, source: Ids, keep: Keep | None = None, training: bool | None = None
     ) -> tf.Tensor:
-        """`pooler(encode(source))`, `b r`, one vector a row. Raises ValueError without a pooler."""
+        """`pooler(encode(source))`, `b r`: one vector for each row. ValueError without a pooler."""
         self.config.need("pooler")
         return self.pooler(self.encode(source, keep, training))
 
@@ -40,7 +40,7 @@ class EncoderHeads(Configured):
     ) -> tf.Tensor:
         """`classifier(pool(source))`, `b c`: the logits of each row's classes.
 
-        Raises ValueError without classes.
+        Raises ValueError if the config has no classes.
         """
         self.config.need("classes")
         pooled_br = self.pool(source, keep, training)
@@ -55,9 +55,9 @@ class EncoderHeads(Configured):
         keep: Keep | None = None,
         training: bool | None = None,
     ) -> tf.Tensor:
-        """The cross-entropy of the class of every row, a scalar, of the dtype of the variables.
+        """`cross_entropy(classify(source), label)`, a scalar: the loss of the class of every row.
 
-        label_b: integer classes.
+        label_b: integer classes. The loss has the dtype of the variables.
         """
         label_b = tf.convert_to_tensor(label_b)
         checks.check_classes(label_b.shape, label_b.dtype.name)
@@ -69,9 +69,9 @@ class EncoderHeads(Configured):
     def masked_language_logits(
         self, source: Ids, keep: Keep | None = None, training: bool | None = None
     ) -> tf.Tensor:
-        """`masked_language_head(encode(source))`, `b s v`: scores of the token at every position.
+        """`masked_language_head(encode(source))`, `b s v`: scores of every position's token.
 
-        Raises ValueError without such a head.
+        Raises ValueError if the config has no such head.
         """
         self.config.need("masked_language_head")
         x_bsd = self.encode(source, keep, training)

@@ -16,12 +16,12 @@ __all__ = ["activation", "FeedForward"]  # noqa: RUF022 - the order of the refer
 
 
 def activation(x: tf.Tensor, name: str) -> tf.Tensor:
-    """relu: `max(x, 0)`. gelu_erf: `x/2 (1 + erf(x / sqrt 2))`. gelu_tanh: `x/2 (1 + tanh u)`, `u =
-    sqrt(2/pi) (x + 0.044715 x^3)`. gelu_sigmoid: `x sigmoid(1.702 x)`. silu: `x sigmoid(x)`.
+    """Elementwise activation by name (GELU); half-precision dtypes compute in float32.
 
-    tf.nn.gelu rounds its constants to float32 for float64 too. The tanh form is computed as
-    `x sigmoid(2u)`: TensorFlow's tanh of float64 is off by 8 ulp, its sigmoid is not. Raises
-    ValueError on another name.
+    relu: `max(x, 0)`. gelu_erf: `x/2 (1 + erf(x / sqrt 2))`. gelu_tanh: `x/2 (1 + tanh u)`,
+    `u = sqrt(2/pi) (x + 0.044715 x^3)`, computed as `x sigmoid(2u)`, since TensorFlow's float64
+    tanh is off by 8 ulp. gelu_sigmoid: `x sigmoid(1.702 x)`. silu: `x sigmoid(x)`. tf.nn.gelu
+    rounds its constants to float32 even for float64. Raises ValueError on another name.
     """
     if name == "relu":
         return tf.nn.relu(x)
@@ -41,11 +41,10 @@ def activation(x: tf.Tensor, name: str) -> tf.Tensor:
 
 @register
 class FeedForward(Configured):
-    """`FFN(x) = activation(x W_1 + b_1) W_2 + b_2`, the same at every position; gated:
-    `FFN(x) = (activation(x W_g + b_g) * (x W_1 + b_1)) W_2 + b_2`.
+    """`FFN(x) = activation(x W_1 + b_1) W_2 + b_2`, `b t d`, the same at every position.
 
-    W_1 and b_1 are those of `hidden`, W_g and b_g those of `gate`, W_2 and b_2 those of
-    `output_projection`, since Keras layers have a property `output`.
+    Gated: `FFN(x) = (activation(x W_g + b_g) * (x W_1 + b_1)) W_2 + b_2`. The layers of W_1, W_g
+    and W_2 are `hidden`, `gate` and `output_projection`, since Keras reserves `output`.
     """
 
     def __init__(self, config: TransformerConfig, **kwargs: object) -> None:

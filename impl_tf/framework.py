@@ -1,5 +1,6 @@
-"""Keras on the TensorFlow backend, what it asks of a layer, and every private name of it that the
-package uses, which no other file names.
+"""Keras on the TensorFlow backend: base classes of layers, and all private names in use.
+
+No other file of the package uses private names of Keras.
 """
 
 import contextlib
@@ -36,7 +37,7 @@ __all__ = [
     "variable_index",
 ]
 
-# Private names of Keras, and what would be lost without each.
+# Private names of Keras, and the consequence of losing each.
 PRIVATE = {
     "keras.layers.Layer._remat_mode": "a recomputed layer would recompute itself forever",
     "keras.layers.Layer._get_call_context": "a recomputed layer would not know if it trains",
@@ -53,21 +54,21 @@ if keras.backend.backend() != "tensorflow":
         f"got {keras.backend.backend()}"
     )
 
-# Tensors, nested by the parts of the canonical names.
+# Tensors, nested by the parts of their canonical names.
 Tree: TypeAlias = Mapping[str, "tf.Tensor | Tree"]
 
 register = keras.saving.register_keras_serializable(package="rosettaformer")
 
 
 class Recomputed:
-    """A Keras layer that keras.RematScope can compute again.
+    """A Keras layer that keras.RematScope can recompute.
 
-    Keras hands all arguments of a call to `tf.recompute_grad`, which takes floating tensors: the
-    others are held for it. Computed again, the layer has the arguments, masks, training mode and
-    random numbers that it had.
+    Keras passes all arguments of a call to `tf.recompute_grad`, which takes floating tensors only;
+    the others are captured for it. The recomputation uses the original arguments, masks, training
+    mode and random numbers.
     """
 
-    _remat_mode: object  # of Keras
+    _remat_mode: object  # set by Keras
 
     def rematerialized_call(
         self, layer_call: Callable[..., tf.Tensor], *args: object, **kwargs: object
@@ -80,7 +81,7 @@ class Recomputed:
         training = self._get_call_context().get_value("training")  # type: ignore[attr-defined]
         variables = self.non_trainable_variables  # type: ignore[attr-defined]
         seeds = [variable for variable in variables if not tf.as_dtype(variable.dtype).is_floating]
-        first: list[list[tf.Tensor]] = []  # what the seeds were in the first call
+        first: list[list[tf.Tensor]] = []  # values of the seeds in the first call
 
         def call(*again: tf.Tensor) -> tf.Tensor:
             masked = map(_masked, again, floating.values())
@@ -102,16 +103,16 @@ class Recomputed:
 
 
 def _masked(x: tf.Tensor, like: tf.Tensor) -> tf.Tensor:
-    """x with the mask that Keras attached to another tensor."""
+    """Attaches the Keras mask of another tensor to x."""
     if x is not like and (mask_bt := attached_mask(like)) is not None:
         x._keras_mask = mask_bt
     return x
 
 
 class Traced(Recomputed, keras.layers.Layer):
-    """A Keras layer that gives `summary` its output's shape, by default that of its first input.
+    """A Keras layer that reports an output shape to `summary`, default that of its first input.
 
-    A symbolic call is traced, too, so that its checks hold. The output has the first input's mask.
+    Symbolic calls are traced too, so that its checks apply. The output has the first input's mask.
     """
 
     def __init__(self, **kwargs: object) -> None:
@@ -126,9 +127,9 @@ class Traced(Recomputed, keras.layers.Layer):
 
 
 class Configured(Traced):
-    """A Keras layer of a TransformerConfig, which is saved as a plain mapping.
+    """A Keras layer built from a TransformerConfig, which is saved as a plain mapping.
 
-    The layers that are its attributes are built with it.
+    Layers that are its attributes are built with it.
     """
 
     def __init__(self, config: TransformerConfig, **kwargs: object) -> None:
@@ -149,17 +150,18 @@ class Configured(Traced):
 
 
 def sizes(x: tf.Tensor) -> tuple[int | tf.Tensor, ...]:
-    """The sizes of a tensor's axes: numbers, and scalar tensors where the graph knows none.
+    """Returns the sizes of a tensor's axes: ints, or scalar tensors where the graph has unknowns.
 
-    `keras.ops.shape` does the same, but runs an operation even if every size is known.
+    `keras.ops.shape` does the same, but runs an operation even if all sizes are known.
     """
     shape = tuple(x.shape)
     return keras.ops.shape(x) if None in shape else shape
 
 
 def id_bounds(ids: tf.Tensor) -> tuple[int, ...]:
-    """The smallest and the largest id of a tensor or array; () if they are not integers, if there
-    are none, or if a graph does not know them."""
+    """Returns the smallest and largest id of a tensor or array; () if there are none, if they are
+    not integers, or if a graph does not know them.
+    """
     check_dense(ids)
     if tf.is_symbolic_tensor(ids):
         return ()
@@ -168,30 +170,32 @@ def id_bounds(ids: tf.Tensor) -> tuple[int, ...]:
 
 
 def check_dense(*given: object) -> None:
-    """Raises ValueError on a ragged and on a sparse tensor."""
+    """Raises ValueError on ragged and sparse tensors."""
     for x in given:
         if isinstance(x, (tf.RaggedTensor, tf.SparseTensor)):
             raise ValueError(
-                "ids and masks must be dense tensors, whose shorter rows are padded; "
+                "ids and masks must be dense tensors with shorter rows padded; "
                 f"got a {type(x).__name__}"
             )
 
 
 def ids(token: tf.Tensor) -> tf.Tensor:
-    """Floating ids `b t` of a graph as integers, as keras.layers.Embedding casts them: `fit` under
-    a strategy builds a model with such ids."""
+    """Casts a graph's floating ids `b t` to integers, like keras.layers.Embedding: under a
+    strategy, `fit` builds models with such ids.
+    """
     symbolic = tf.is_symbolic_tensor(token) and token.dtype.is_floating and len(token.shape) == 2
     return tf.cast(token, tf.int64) if symbolic else token
 
 
 def attached_mask(x: tf.Tensor) -> tf.Tensor | None:
-    """The mask `b t` that Keras attached to a tensor (Masking, mask_zero), True = real token."""
+    """Returns the mask `b t` that Keras attached to a tensor (Masking, mask_zero), or None."""
     return getattr(x, "_keras_mask", None)
 
 
 def other_layers(model: keras.layers.Layer) -> list[keras.layers.Layer]:
-    """The layers of a Transformer that are not of this package or have a `call` of their own, and
-    the model itself if it computes otherwise; it may train in its own way."""
+    """Returns layers of a Transformer that are of other packages or have their own `call`, and the
+    model itself if it overrides a computation; overriding training is allowed.
+    """
 
     def is_ours(kind: type) -> bool:
         return kind.__module__.partition(".")[0] == __name__.partition(".")[0]
@@ -210,7 +214,7 @@ def other_layers(model: keras.layers.Layer) -> list[keras.layers.Layer]:
 
 @contextlib.contextmanager
 def unlocked(layer: keras.layers.Layer) -> Iterator[None]:
-    """Within it, a built layer takes variables."""
+    """Context in which a built layer accepts new variables."""
     layer._tracker.unlock()
     yield
     layer._tracker.lock()
@@ -219,21 +223,21 @@ def unlocked(layer: keras.layers.Layer) -> Iterator[None]:
 def variable_index(
     optimizer: keras.optimizers.Optimizer, variable: keras.Variable | tf.Variable
 ) -> int:
-    """The index of a variable in an optimiser."""
+    """Returns the index of a variable in an optimizer."""
     return optimizer._get_variable_index(variable)
 
 
 def decays(optimizer: keras.optimizers.Optimizer, variable: keras.Variable | tf.Variable) -> bool:
-    """Whether a variable is none that `exclude_from_weight_decay` names."""
+    """Whether `exclude_from_weight_decay` spares a variable: False if it does."""
     return optimizer._use_weight_decay(variable)
 
 
 def check_total_given(total: object) -> None:
-    """Raises ValueError in one of several replicas, which would count only its own rows."""
+    """Raises ValueError in one of several replicas, which would only count its own rows."""
     replica = tf.distribute.get_replica_context()
     if total is None and replica is not None and replica.num_replicas_in_sync > 1:
         raise ValueError(
-            f"under a strategy of {replica.num_replicas_in_sync} replicas, whose gradients are "
-            "summed, total must be given: the number of labels that count in the rows of all "
+            f"total must be given under a strategy of {replica.num_replicas_in_sync} replicas, "
+            "whose gradients are summed: the number of counted labels in the rows of all "
             "replicas; got None"
         )

@@ -1,4 +1,4 @@
-"""Heads of encoder-only models: the pooled first token, its classes, logits of masked tokens."""
+"""The heads of encoder-only models: pooler, classifier and masked-language head (HEADS)."""
 
 from collections.abc import Sequence
 
@@ -19,7 +19,7 @@ __all__ = ["Classifier", "MaskedLanguageHead", "Pooler"]
 
 @register
 class Pooler(Projection):
-    """`y = activation(x_0 W + b)`, `b r`, with x_0 the first token of each row; tanh or relu."""
+    """`y = activation(x_0 W + b)`, `b r`, where x_0 is the first token; tanh or relu."""
 
     def __init__(self, width: int, activation_name: str = "tanh", **kwargs: object) -> None:
         super().__init__((width,), (width,), True, **kwargs)
@@ -45,7 +45,7 @@ class Pooler(Projection):
 
 @register
 class Classifier(Projection):
-    """`logits = dropout(x) W + b` of every class, `b c`, with x the pooled token `b r`."""
+    """`logits = dropout(x) W + b`, `b c`, where x is the pooled token: scores of every class."""
 
     def __init__(self, width: int, classes: int, dropout_rate: float, **kwargs: object) -> None:
         super().__init__((width,), (classes,), True, **kwargs)
@@ -67,7 +67,7 @@ class Classifier(Projection):
 class MaskedLanguageHead(Configured):
     """`logits = norm(activation(x W + b)) W_v + b_v`, `b s v`: scores of every position's token.
 
-    W and b are those of `hidden`. tied: see `Logits`; the table is that of the source.
+    W and b belong to `hidden`. tied: as in `Logits`, with the source table.
     """
 
     def __init__(self, config: TransformerConfig, tied: bool = False, **kwargs: object) -> None:

@@ -1,6 +1,6 @@
-"""The input of a stack: the sum of token embedding, position and segment, and its norm.
+"""The input of the first layer of a stack: the sum of token, position and segment embeddings.
 
-Rotary positions are not added here: attention rotates its queries and keys by them.
+The sum is normalized if the config says so. Rotary positions are applied in attention, not here.
 """
 
 from collections.abc import Mapping, Sequence
@@ -20,14 +20,14 @@ from .values import Ids, Text
 
 __all__ = ["embed", "masked_positions", "table"]
 
-# The first argument of a model's call may hold the other.
+# The first argument of a model call may contain the target too.
 Given: TypeAlias = Ids | Mapping[str, tf.Tensor] | Sequence[Ids]
-# The names of the tensors that a mapping, as `fit` hands it over, may hold.
+# Names of the tensors that a mapping, as `fit` passes it, may contain.
 OF_SOURCE, OF_TARGET = ("source", "source_mask_bs", "segment_bs"), ("target", "target_mask_bt")
 
 
 class InputLayers(NamedTuple):
-    """The layers of a side whose outputs are added up and normalised; None: the config has none."""
+    """The embeddings that one side of a model adds up, and their norm; None for absent layers."""
 
     embedding: Embedding
     position_embedding: PositionEmbedding | None
@@ -38,7 +38,7 @@ class InputLayers(NamedTuple):
     def new(
         cls, config: TransformerConfig, side: str, dtype: str | keras.DTypePolicy
     ) -> "InputLayers":
-        """New layers of a side; no embedding for a target that has the source's."""
+        """Creates the layers of a side, with no embedding for a target that shares the source's."""
         width, scale = config.model_width, (config.scale_embedding, config.round_embedding_scale)
         vocabulary = config.source_vocabulary if side == "source" else config.target_vocabulary
         embedding: Any = None
@@ -59,7 +59,7 @@ class InputLayers(NamedTuple):
 
     @classmethod
     def of(cls, model: keras.Model, side: str) -> "InputLayers":
-        """The layers of a Transformer's side; source and target may share the embedding."""
+        """Returns the layers of one side; source and target may share an embedding."""
         embedding = getattr(model, table(model.config, side))
         position_embedding = getattr(model, f"{side}_position_embedding")
         segment_embedding = model.source_segment_embedding if side == "source" else None
@@ -70,11 +70,11 @@ class InputLayers(NamedTuple):
 def texts(
     config: TransformerConfig, source: Given | None = None, target: Ids | None = None
 ) -> tuple[Text | None, Text | None]:
-    """Source and target of a model's call (or their shapes), whichever way they are handed over.
+    """Returns source and target of a model call, or their shapes, however they were passed.
 
-    The first argument may hold others: a pair, or a mapping of names in OF_SOURCE and OF_TARGET; to
-    a decoder-only model it is the target. Raises ValueError on other names, on what is given twice,
-    without a target, and on tensors that are not dense.
+    The first argument may contain both: a pair, or a mapping with names in OF_SOURCE and OF_TARGET;
+    for a decoder-only model it is the target. Raises ValueError on other names, duplicate or
+    missing inputs, and tensors that are not dense.
     """
     first, second = source, Text.of(target)
     if isinstance(first, Mapping):
@@ -82,7 +82,7 @@ def texts(
         given = dict(zip(OF_TARGET, second or (), strict=False))
         if twice := [name for name in first if given.get(name) is not None]:
             raise ValueError(
-                f"an input must be given once; got {', '.join(twice)} in the mapping and as an "
+                f"an input must be passed once; got {', '.join(twice)} in the mapping and as an "
                 "argument"
             )
         given |= first
@@ -98,8 +98,8 @@ def texts(
     if config.cross_attention and (target is None or target.ids is None or lacks):
         came = sorted(first) if isinstance(first, Mapping) else type(first).__name__
         raise ValueError(
-            "the model must be given source and target: as two arguments, a pair, or a mapping of "
-            f"these names; got {came}"
+            "the model needs source and target: two arguments, a pair, or a mapping with these "
+            f"names; got {came}"
         )
     for text in filter(None, (source, target)):
         check_dense(text.ids, text.mask, text.segment)
@@ -109,14 +109,14 @@ def texts(
 def checked_texts(
     config: TransformerConfig, source: Given | None, target: Ids | None
 ) -> tuple[Text | None, Text | None]:
-    """`texts` of a call. Raises ValueError as `check_given`."""
+    """Returns the `texts` of a call. Raises ValueError as `check_given` does."""
     source, target = texts(config, source, target)
     check_given(config, source, target)
     return source, target
 
 
 def check_given(config: TransformerConfig, source: Text | None, target: Text | None) -> None:
-    """Raises ValueError on inputs that the config does not have, or has and are not given."""
+    """Raises ValueError on inputs that the config does not have, and on missing ones."""
     of_source = dict(zip(OF_SOURCE, source or Text(None), strict=True))
     ids, mask_bt, _ = target or Text(None)
     checks.check_source_given(config.encoder_layers, **of_source)
@@ -126,8 +126,9 @@ def check_given(config: TransformerConfig, source: Text | None, target: Text | N
 
 
 def real_tokens(config: TransformerConfig, text: Text) -> tf.Tensor | None:
-    """Which tokens are real, `b t`; None: all. Without a mask in the text, Keras' mask decides, or
-    every id but the padding id is real."""
+    """Returns which tokens are real, `b t`; None: all. Uses the text's mask, else the Keras mask,
+    else every id but the padding id.
+    """
     mask_bt = attached_mask(text.ids) if text.mask is None else text.mask
     if mask_bt is not None or config.padding_id is None or len(text.ids.shape) == 3:
         return mask_bt
@@ -137,8 +138,9 @@ def real_tokens(config: TransformerConfig, text: Text) -> tf.Tensor | None:
 def target_mask(
     config: TransformerConfig, target: tf.Tensor, mask_bt: tf.Tensor | None
 ) -> tf.Tensor:
-    """Which tokens of a target are real, by default every id but the padding id. Raises ValueError
-    on a mask that does not fit."""
+    """Returns which target tokens are real, by default every id but the padding id. Raises
+    ValueError if the mask does not match.
+    """
     if mask_bt is None:
         return mask.token_mask(target, config.padding_id)
     mask.check("target mask", mask_bt := tf.convert_to_tensor(mask_bt), target.shape[:2])
@@ -148,9 +150,9 @@ def target_mask(
 def masked_positions(
     config: TransformerConfig, side: str, token: tf.Tensor, mask_bt: tf.Tensor | None = None
 ) -> tuple[tf.Tensor | None, tf.Tensor]:
-    """`real_tokens`, and the position of each token, `b t`. side: "source" or "target".
+    """Returns `real_tokens` and the position of each token, `b t`. side: "source" or "target".
 
-    Raises ValueError on masks that do not fit, and on more tokens than there are positions.
+    Raises ValueError if masks do not match, and on more tokens than positions.
     """
     checks.check_length(token.shape[1], config.max_positions)
     mask_bt = real_tokens(config, Text(token, mask_bt))
@@ -169,10 +171,10 @@ def embed(
     segment_bt: tf.Tensor | None = None,
     position_pd: tf.Tensor | None = None,
 ) -> tf.Tensor:
-    """`norm(embedding(token) + position + segment)`, `b t d`: the input of the encoder (side:
-    "source") or the decoder ("target") before dropout, with norm and segments by config.
+    """`norm(embedding(token) + position + segment)`, `b t d`; the config sets norm and segments.
 
-    segment_bt: by default 0. position_pd: the vectors of all positions, if they are known.
+    The input of the first layer of the encoder (side "source") or decoder ("target"), before
+    dropout. segment_bt: default 0. position_pd: the vectors of all positions, if already computed.
     """
     config, layers = model.config, InputLayers.of(model, side)
     x_btd = layers.embedding(token)
@@ -180,7 +182,7 @@ def embed(
         x_btd += layers.position_embedding(position_bt)
     elif config.positions in ("learned", "sinusoidal"):
         if position_pd is None:
-            # No position reaches the length, so the sines of one row serve the whole batch.
+            # Every position is less than the length, so the sines of one row serve the whole batch.
             position_pd = sinusoids(config, sizes(token)[1], x_btd.dtype)
         x_btd += tf.gather(position_pd, position_bt)
     if layers.segment_embedding is not None:
@@ -191,12 +193,12 @@ def embed(
 
 
 def sinusoids(config: TransformerConfig, length: int | tf.Tensor, dtype: tf.DType) -> tf.Tensor:
-    """The vectors of the first positions, `p d`."""
+    """Returns the vectors of the first positions, `p d`."""
     return positional_encoding(tf.range(length), config.model_width, dtype, config.sinusoid_layout)
 
 
 def table(config: TransformerConfig, side: str) -> str:
-    """The canonical name of the token embedding of source or target, which may be one."""
+    """Returns the canonical name of the source or target embedding; the two may be shared."""
     return (
         "source_embedding"
         if side == "source" or (config.share_embeddings and config.encoder_layers)

@@ -1,5 +1,4 @@
-"""Encoder and decoder layers: sub-layers with their residual connections, norms and dropout
-(RESIDUAL)."""
+"""Encoder and decoder layers: residual sub-layers, each with norms and dropout (RESIDUAL)."""
 
 from collections.abc import Callable
 from typing import NamedTuple, TypeAlias
@@ -23,8 +22,8 @@ Sublayer: TypeAlias = Callable[[tf.Tensor], tf.Tensor]
 class Residual(NamedTuple):
     """The residual connection around a sub-layer.
 
-    pre: `x + dropout(sublayer(norm(x)))`, post: `norm(x + dropout(sublayer(x)))`, after:
-    `x + dropout(norm(sublayer(x)))`, sandwich: `x + dropout(output_norm(sublayer(norm(x))))`.
+    post: `norm(x + dropout(sublayer(x)))`; pre: `x + dropout(sublayer(norm(x)))`; after:
+    `x + dropout(norm(sublayer(x)))`; sandwich: `x + dropout(output_norm(sublayer(norm(x))))`.
     """
 
     placement: str
@@ -45,9 +44,9 @@ class Residual(NamedTuple):
 
 
 class _Layer(Configured):
-    """The sub-layers that both layers have. Keras hands `training` down to every Dropout inside.
+    """The sub-layers common to both kinds of layers. Keras passes `training` to every Dropout.
 
-    layer: its index in the stack, which decides the window of its self-attention.
+    layer: index in the stack, which determines the window of the self-attention.
     """
 
     causal = False
@@ -76,7 +75,7 @@ class _Layer(Configured):
         attend_to_memory: Sublayer | None = None,
         keep: Keep | None = None,
     ) -> tf.Tensor:
-        """The residual sub-layers in their order; what each attention reads is the caller's."""
+        """Runs the residual sub-layers in order. The caller provides the attentions."""
         placement = self.config.norm_placement
         norms = self.self_attention_norm, self.self_attention_output_norm
         around = Residual(placement, norms, self.self_attention_dropout)
@@ -101,7 +100,7 @@ class _Layer(Configured):
 class EncoderLayer(_Layer):
     """Self-attention, then feed-forward, each as a residual sub-layer.
 
-    keep: dropout masks by site; the other sites draw their own in training.
+    keep: dropout masks by site; in training, sites without a mask draw their own.
     """
 
     def call(
@@ -125,8 +124,8 @@ class EncoderLayer(_Layer):
 class DecoderLayer(_Layer):
     """Causal self-attention, cross-attention to the memory, then feed-forward, each residual.
 
-    The keys and values of the cross-attention are the memory, never normalised here. A decoder-only
-    model has neither cross-attention nor memory.
+    The memory gives keys and values of the cross-attention and is not normalized here. A
+    decoder-only model has neither cross-attention nor memory.
     """
 
     causal = True

@@ -1,4 +1,4 @@
-"""The loss of a prediction: cross-entropy with label smoothing (SMOOTH)."""
+"""The training loss: cross-entropy with label smoothing (SMOOTH)."""
 
 import tensorflow as tf
 
@@ -12,10 +12,9 @@ __all__ = ["cross_entropy", "teacher_forcing"]
 
 
 def teacher_forcing(target_bt: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    """The decoder's input, all but the last token, and the labels, all but the first: row t is
-    scored on token t + 1.
+    """Returns the decoder's input, all but the last token, and the labels, all but the first.
 
-    Raises ValueError if target is not integer ids `b t` of length at least 2.
+    Row t is scored on token t + 1. Raises ValueError unless target is integers `b t`, t at least 2.
     """
     target_bt = tf.convert_to_tensor(target_bt)
     checks.check_target(target_bt.shape, target_bt.dtype.name)
@@ -33,9 +32,10 @@ def cross_entropy(
     `q_v = (1 - smoothing) [v = label] + smoothing / V` (SMOOTH).
 
     TensorFlow's fused cross-entropy computes its gradient `p - [v = label]` in the forward pass.
-    The smoothed rows q are not made: `-sum_v q_v log p_v = -log p_label + smoothing (x_label -
-    mean_v x_v)`, x the logits. total: by default the labels that count, at least 1. A replica of a
-    tf.distribute.Strategy, which sums gradients, must be given it: of the rows of all replicas.
+    The smoothed rows q are never built:
+    `-sum_v q_v log p_v = -log p_label + smoothing (x_label - mean_v x_v)`, with logits x. total:
+    default, the labels that count, at least 1; a replica of a tf.distribute.Strategy, which sums
+    gradients, must pass the count over all replicas.
     """
     check_total_given(total)
     label_bt = tf.convert_to_tensor(label_bt)
@@ -48,8 +48,8 @@ def cross_entropy(
     if mask_bt is None:
         mask_bt = tf.ones(tf.shape(label_bt), tf.bool)
     mask.check("mask", mask_bt, label_bt.shape)
-    # The logits of labels that do not count are replaced before the loss: an infinite one would
-    # give NaN, and NaN times a zero cotangent is NaN.
+    # Replace the logits of uncounted labels first: an infinite one would give NaN, and NaN times a
+    # zero cotangent is NaN.
     wide_btv = tf.where(mask_bt[..., tf.newaxis], wide_btv, tf.zeros((), wide_btv.dtype))
     loss_bt = tf.nn.sparse_softmax_cross_entropy_with_logits(labels=label_bt, logits=wide_btv)
     if smoothing:

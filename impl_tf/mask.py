@@ -13,25 +13,22 @@ M = TypeVar("M", bound="tf.Tensor | None")
 
 
 def token_mask(token: tf.Tensor, padding_id: int | None) -> tf.Tensor:
-    """`mask = token != padding_id`, `b t`.
-
-    True everywhere without a padding id and for soft one-hot rows, which hold no id.
-    """
+    """`mask = token != padding_id`, `b t`; all True without a padding id or for one-hot rows."""
     if padding_id is None or len(token.shape) == 3:
         return tf.ones(tf.shape(token)[:2], dtype=tf.bool)
     return token != padding_id
 
 
 def check(name: str, mask_bt: tf.Tensor | None, tokens: Sequence[int] | None = None) -> None:
-    """Raises ValueError if a mask of tokens, boolean `b t`, does not fit them."""
+    """Raises ValueError if a token mask, boolean `b t`, does not match the tokens."""
     if mask_bt is not None:
         checks.check_token_mask(name, mask_bt.shape, mask_bt.dtype.name, tokens)
 
 
 def padding_mask(mask_bs: M) -> M:
-    """No query may attend to padding: `b s`, True = real token, as `b 1 1 s`; None: all are.
+    """Turns a mask of real tokens, `b s`, into `b 1 1 s`: no query may attend to padding.
 
-    LiteRT has no slice that adds an axis to sizes that the graph does not know.
+    LiteRT cannot add an axis by slicing if sizes are unknown.
     """
     check("mask", mask_bs)
     return mask_bs if mask_bs is None else tf.expand_dims(tf.expand_dims(mask_bs, 1), 1)
@@ -40,7 +37,7 @@ def padding_mask(mask_bs: M) -> M:
 def causal_mask(target_length: int | tf.Tensor, source_length: int | tf.Tensor) -> tf.Tensor:
     """Query i may attend to key j if `j <= i + (s - t)` (CAUSAL): `1 1 t s`.
 
-    The lengths may be scalar tensors.
+    Lengths may be scalar tensors.
     """
     query_t1 = (tf.range(target_length) + source_length - target_length)[:, tf.newaxis]
     return (tf.range(source_length) <= query_t1)[tf.newaxis, tf.newaxis]
@@ -51,7 +48,7 @@ def window_mask(
 ) -> tf.Tensor:
     """Query i may attend to key j if `|i + (s - t) - j| < window` (WINDOW): `1 1 t s`.
 
-    The lengths may be scalar tensors. Raises ValueError on a window less than 1.
+    Lengths may be scalar tensors. Raises ValueError if window is less than 1.
     """
     if window < 1:
         raise ValueError(f"window must be at least 1; got {window}")
@@ -60,10 +57,7 @@ def window_mask(
 
 
 def combine_masks(mask_bhts: tf.Tensor | None, other_bhts: tf.Tensor | None) -> tf.Tensor | None:
-    """The pairs that both masks allow; None stands for a mask that allows every pair.
-
-    A floating mask, which is added to the scores, gets -inf where the other one hides.
-    """
+    """`mask & other`; None allows everything. A floating mask becomes -inf where other is False."""
     if mask_bhts is None or other_bhts is None:
         return other_bhts if mask_bhts is None else mask_bhts
     if mask_bhts.dtype.name == "bool":
@@ -72,5 +66,5 @@ def combine_masks(mask_bhts: tf.Tensor | None, other_bhts: tf.Tensor | None) -> 
 
 
 def real_rows(logits_btv: tf.Tensor, mask_bt: tf.Tensor) -> tf.Tensor:
-    """The logits at real tokens, and zeros at padding (PADDING)."""
+    """Zeroes the logits at padding (PADDING). mask_bt: True = real token."""
     return tf.where(mask_bt[..., tf.newaxis], logits_btv, tf.zeros((), logits_btv.dtype))

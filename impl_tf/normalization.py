@@ -1,4 +1,4 @@
-"""Layer normalisation and root-mean-square normalisation."""
+"""Layer normalization and root-mean-square normalization (NORM)."""
 
 from typing import TypeAlias
 
@@ -13,10 +13,10 @@ __all__ = ["LayerNorm", "norm", "RMSNorm"]  # noqa: RUF022 - the order of the tw
 
 
 class _Norm(Traced):
-    """Parameters: scale `d`, which starts at 0 with one_plus_scale, and offset `d` by choice.
+    """Parameters: scale `d`, which starts at 0 with one_plus_scale, and an optional offset `d`.
 
-    Half precision is computed in float32 up to and with the offset; with cast_before_scale it is
-    rounded before the scale.
+    Half precision computes in float32 up to and including the offset; with cast_before_scale it
+    rounds before the scale.
     """
 
     def __init__(
@@ -40,7 +40,7 @@ class _Norm(Traced):
             self.offset = self.add_weight(shape=(self.width,), initializer="zeros", name="offset")
 
     def scaled(self, x_btd: tf.Tensor, factor_bt1: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
-        """`scale x factor + offset` in that dtype."""
+        """`scale x factor + offset` in this dtype."""
         wide = dtype if self.cast_before_scale else x_btd.dtype
         scale_d = tf.cast(self.scale, wide)
         if self.one_plus_scale:
@@ -60,8 +60,7 @@ class _Norm(Traced):
 class LayerNorm(_Norm):
     """`y = scale (x - mean) / sqrt(variance + epsilon) + offset` over d (NORM).
 
-    The variance is biased and computed in a second pass. With one_plus_scale `1 + scale` is in
-    place of the scale.
+    The variance is biased and computed in a second pass. one_plus_scale: multiplies by `1 + scale`.
     """
 
     def call(self, x_btd: tf.Tensor) -> tf.Tensor:
@@ -77,8 +76,7 @@ class LayerNorm(_Norm):
 class RMSNorm(_Norm):
     """`y = scale x / sqrt(mean(x^2) + epsilon) + offset` over d (NORM).
 
-    keras.layers.RMSNormalization has neither an offset nor `1 + scale`, and never rounds before the
-    scale.
+    keras.layers.RMSNormalization has neither offset nor `1 + scale`, and never rounds early.
     """
 
     def call(self, x_btd: tf.Tensor) -> tf.Tensor:
@@ -93,7 +91,7 @@ Norm: TypeAlias = LayerNorm | RMSNorm
 
 
 def norm(config: TransformerConfig, width: int | None = None, **kwargs: object) -> Norm:
-    """The norm of the config over that width, by default the model's."""
+    """Returns the norm of the config over this width, default the model's."""
     kind = RMSNorm if config.norm == "rms" else LayerNorm
     return kind(
         config.model_width if width is None else width,
@@ -106,7 +104,7 @@ def norm(config: TransformerConfig, width: int | None = None, **kwargs: object) 
 
 
 def output_norm(config: TransformerConfig, **kwargs: object) -> Norm | None:
-    """The second norm of a sub-layer, which only the placement sandwich has (RESIDUAL)."""
+    """Returns the second norm of a sub-layer; only norm_placement "sandwich" has it (RESIDUAL)."""
     if config.norm_placement != "sandwich":
         return None
     return norm(config, config.model_width, **kwargs)

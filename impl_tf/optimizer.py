@@ -1,4 +1,4 @@
-"""The update of the parameters: Adam with decoupled weight decay, and gradient clipping (ADAM)."""
+"""The parameter update: Adam with decoupled weight decay, and gradient clipping (ADAM)."""
 
 from collections.abc import Callable, Sequence
 from typing import TypeVar
@@ -12,19 +12,19 @@ from .framework import Tree, decays, keras, register, variable_index
 __all__ = ["Adam", "adam", "clip_global_norm", "decay_mask"]
 
 Nest = TypeVar("Nest")
-SPARED = ("bias", "scale", "offset")  # the parts of a layer that do not decay
+SPARED = ("bias", "scale", "offset")  # the parameters of a layer that do not decay
 
 
 @register
 class Adam(keras.optimizers.Optimizer):
-    """`m = b1 m + (1 - b1) g`, `v = b2 v + (1 - b2) g^2`,
-    `p = p - rate (m_hat / (sqrt(v_hat) + epsilon) + decay p)`, as a Keras optimiser.
+    """`p = p - rate (m_hat / (sqrt(v_hat) + epsilon) + decay p)`, as a Keras optimizer.
 
-    `m_hat = m / (1 - b1^n)` and `v_hat = v / (1 - b2^n)`, with n the step counted from 1. Biases,
-    scales and offsets do not decay, unless `exclude_from_weight_decay` says otherwise.
+    `m = b1 m + (1 - b1) g`, `v = b2 v + (1 - b2) g^2`, `m_hat = m / (1 - b1^n)` and
+    `v_hat = v / (1 - b2^n)`, where n is the step, counted from 1. Biases, scales and offsets do not
+    decay, unless `exclude_from_weight_decay` changes that.
 
-    keras.optimizers.AdamW adds epsilon to the root before the correction, which is another epsilon
-    in every step, decays in a pass of its own, and rounds its constants to float32.
+    keras.optimizers.AdamW adds epsilon to the root before the correction, which makes it a
+    different epsilon in every step, decays in a separate pass, and rounds its constants to float32.
     """
 
     def __init__(
@@ -49,14 +49,14 @@ class Adam(keras.optimizers.Optimizer):
             )
 
     def moments(self, variable: keras.Variable | tf.Variable) -> tuple[tf.Variable, tf.Variable]:
-        """The first and second moment of a variable."""
+        """Returns the first and second moment of a variable."""
         index = variable_index(self, variable)
         return self.first_moments[index].value, self.second_moments[index].value
 
     def update_step(
         self, gradient: tf.Tensor, variable: tf.Variable, learning_rate: tf.Tensor
     ) -> None:
-        # Rows of a table that no token names have a gradient of 0, and their moments decay.
+        # Table rows of unused tokens have gradient 0, and their moments decay.
         gradient = tf.convert_to_tensor(gradient)
         m, v = self.moments(variable)
         m.assign(self.beta_1 * m + (1 - self.beta_1) * gradient)
@@ -83,9 +83,9 @@ adam = Adam  # the name in the other packages
 def clip_global_norm(gradients: Nest, limit: float) -> Nest:
     """`g = g min(1, limit / norm)`, `norm = sqrt(sum g^2)` over all tensors of a nest.
 
-    Keras' `global_clipnorm` multiplies by `limit * min(1/norm, 1/limit)`, which is not 1 for every
-    gradient that is short enough. The squares are summed in float64: the norm of millions of
-    float32 numbers would lose digits. Raises ValueError if limit is not greater than 0.
+    Keras' `global_clipnorm` multiplies by `limit * min(1/norm, 1/limit)`, which is not always 1 for
+    short gradients. Squares are summed in float64: the norm of millions of float32 numbers would
+    lose digits. Raises ValueError unless limit is greater than 0.
     """
     if not limit > 0:
         raise ValueError(f"limit must be greater than 0; got {limit}")
@@ -96,7 +96,7 @@ def clip_global_norm(gradients: Nest, limit: float) -> Nest:
 
 
 def decay_mask(parameters: Tree) -> Tree:
-    """Which parameters decay: kernels and tables; not biases, scales and offsets."""
+    """Returns True for kernels and tables, which decay; False for biases, scales and offsets."""
     return nest(
         {name: name.rpartition(".")[2] in ("kernel", "table") for name in flatten(parameters)}
     )
@@ -104,7 +104,7 @@ def decay_mask(parameters: Tree) -> Tree:
 
 @register
 class _Constant(keras.optimizers.schedules.LearningRateSchedule):
-    """One rate for every step, in float64: an optimiser's own variable rounds it to float32."""
+    """A constant float64 rate; an optimizer's own variable would round it to float32."""
 
     def __init__(self, rate: float) -> None:
         self.rate = rate

@@ -1,4 +1,4 @@
-"""The components by name, as the judge calls them."""
+"""The components that the judge calls, by name; each is built from a config."""
 
 import random
 from collections.abc import Callable, Sequence
@@ -47,7 +47,7 @@ from .weights import TABLE, export
 
 __all__ = ["compiled", "components", "framework", "modes", "on_mesh", "weights"]
 
-# What a case gives by name: tensors, numbers, flags, and mappings of them.
+# Inputs of a case by name: tensors, numbers, flags, and mappings of them.
 Inputs: TypeAlias = dict[str, Any]
 
 framework = "tf"
@@ -127,18 +127,18 @@ components |= {
 
 
 def compiled(function: Callable[..., Answer]) -> Callable[..., Answer]:
-    """One graph, which leaves out padding even if that saves little."""
+    """Compiles one graph, which skips padding even if little is saved."""
     if isinstance(function, partial) and function.func is _of_texts:
         return partial(_of_texts, graph(function.args[0], least=0))
     return graph(function, least=0)
 
 
 def on_mesh(case: Case) -> Answer:
-    """What a case's component gives on the devices of its mesh: `programs.on_mesh`."""
+    """Computes a case's component on the devices of its mesh: `programs.on_mesh`."""
     return answer(case, components, Trainer)
 
 
-def _source(config: TransformerConfig, dtype: tf.DType) -> Any:  # whose layers its cases have
+def _source(config: TransformerConfig, dtype: tf.DType) -> Any:  # its layers are those of the cases
     return InputLayers.new(config, "source", dtype.name)
 
 
@@ -164,7 +164,7 @@ def _multi_head_attention(
     module: attention.MultiHeadAttention, query_btd: tf.Tensor, memory_bsd: tf.Tensor,
     causal: bool = False, return_weights: bool = False, **inputs: Any,
 ) -> Answer:  # fmt: skip
-    """The self-attention of a stack's first layer."""
+    """Calls the self-attention of a stack's first layer."""
     mask_bhts = _one_mask(query_btd, memory_bsd, module.config.heads, inputs)
     if causal:
         causal_11ts = mask.causal_mask(query_btd.shape[1], memory_bsd.shape[1])
@@ -179,7 +179,7 @@ def _multi_head_attention(
 
 
 def _one_mask(query: tf.Tensor, key: tf.Tensor, heads: int, inputs: Inputs) -> tf.Tensor | None:
-    """What the mask and the bias say together that are taken out of the inputs."""
+    """Removes mask and bias from the inputs and merges them."""
     mask_bhts, bias_bhts = inputs.pop("mask_bhts", None), inputs.pop("bias_bhts", None)
     if bias_bhts is None:
         return mask_bhts
@@ -193,14 +193,15 @@ def _one_mask(query: tf.Tensor, key: tf.Tensor, heads: int, inputs: Inputs) -> t
 def _layer(
     layer: layers.EncoderLayer | layers.DecoderLayer, x_btd: tf.Tensor, **inputs: Any
 ) -> tf.Tensor:
-    """The first layer of a stack."""
+    """Calls the first layer of a stack."""
     rotation = _rotation(layer, x_btd, inputs)
     return layer(x_btd, rotation=rotation, **inputs)
 
 
 def _rotation(module: Configured, x_btd: tf.Tensor, inputs: Inputs) -> rotary.Rotation | None:
-    """The rotation in a stack's first layer, of the positions and the length that are taken out of
-    the inputs; by default of 0, 1, ..., see `rotary.rotation`."""
+    """Returns the rotation of a stack's first layer for the positions and length removed from the
+    inputs, by default positions 0, 1, ...; see `rotary.rotation`.
+    """
     names = ("position_bt", "position_bs", "length")
     position_bt, position_bs, length = (inputs.pop(name, None) for name in names)
     position_bt = position_bs if position_bt is None else position_bt
@@ -213,7 +214,7 @@ def _rotation(module: Configured, x_btd: tf.Tensor, inputs: Inputs) -> rotary.Ro
 
 
 def _of_texts(call: Callable[..., Answer], **inputs: Any) -> Answer:
-    """A model, its graph or a method of it, which is given source and target as texts."""
+    """Calls a model, its graph or its method with source and target as texts."""
     source, target = (
         Text.of(*(inputs.pop(name, None) for name in names)) for names in (OF_SOURCE, OF_TARGET)
     )
@@ -229,7 +230,7 @@ def _in_steps(
     source_mask_bs: tf.Tensor | None = None, target_mask_bt: tf.Tensor | None = None,
     compiled: bool = False,
 ) -> tf.Tensor:  # fmt: skip
-    """compiled: with a cache of a fixed length, and one graph for each length of a step."""
+    """compiled: uses a cache of fixed length, and one graph for each step length."""
     if not compiled:
         given = target, memory_bsd, splits, source_mask_bs, target_mask_bt
         return cache.decode_in_steps(model, *given)
@@ -248,7 +249,7 @@ def _adam(
     parameters: Tree, gradients: Tree, first_moment: Tree, second_moment: Tree, step: int,
     **settings: float,
 ) -> dict[str, Tree]:  # fmt: skip
-    """`reference_numpy.optimizer.adam`, by the optimiser of the Trainer."""
+    """Computes `reference_numpy.optimizer.adam` with the Trainer's optimizer."""
     variables = {
         name: keras.Variable(tensor, dtype=tensor.dtype, name=name.rpartition(".")[2])
         for name, tensor in flatten(parameters).items()
@@ -277,6 +278,6 @@ def _search(
 
 
 def _initialise(seed: int, config: TransformerConfig, dtype: str) -> dict[str, np.ndarray]:
-    """Fresh parameters by canonical name."""
-    random.seed(seed)  # Keras draws the seeds of its initialisers from it
+    """Returns new parameters by canonical name."""
+    random.seed(seed)  # Keras draws the seeds of its initializers from this module
     return export(Transformer(config, dtype=dtype), config)

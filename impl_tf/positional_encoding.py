@@ -15,10 +15,10 @@ __all__ = ["PositionEmbedding", "positional_encoding", "token_positions"]
 
 
 def token_positions(mask_bt: tf.Tensor, start: str = "first_token") -> tf.Tensor:
-    """`position_t = max(t - n, 0)`, with n the padding tokens before the first real one: int64 `b
-    t`; 0 in a row without a real one.
+    """`position_t = max(t - n, 0)`, with n padding tokens before the first real one: int64 `b t`.
 
-    start: "row" counts from the row's first token, real or not. Raises ValueError on another start.
+    start: "row" counts from the first token, real or not: `position_t = t`. A row without real
+    tokens has only zeros. Raises ValueError on another start.
     """
     mask.check("mask", mask_bt)
     known("position start", [start], POSITION_STARTS)
@@ -32,11 +32,11 @@ def token_positions(mask_bt: tf.Tensor, start: str = "first_token") -> tf.Tensor
 def positional_encoding(
     position_bt: tf.Tensor, width: int, dtype: tf.DType = tf.float64, layout: str = "interleaved"
 ) -> tf.Tensor:
-    """`PE(p, 2i) = sin(p / 10000^(2i/d))`, `PE(p, 2i+1) = cos(p / 10000^(2i/d))`.
+    """`PE(p, 2i) = sin(p / 10000^(2i/d))`, `PE(p, 2i+1) = cos(p / 10000^(2i/d))`, `b t d`.
 
-    layout: "halves" has all sines first, then all cosines. An odd width has one sine more. Sine and
-    cosine are taken once for each pair of columns and interleaved by a reshape. Computed in float64
-    and then cast to dtype. Raises ValueError on a width less than 1 and on another layout.
+    layout: "halves" puts all sines before all cosines. An odd width has one more sine. Each pair of
+    columns shares one angle; a reshape interleaves them. Computed in float64, then cast to dtype.
+    Raises ValueError if width is less than 1, and on another layout.
     """
     if width < 1:
         raise ValueError(f"width must be at least 1; got {width}")
@@ -53,9 +53,9 @@ def positional_encoding(
 
 @register
 class PositionEmbedding(Table):
-    """Rows of a learned table: `x = table[position + offset]`, `b t d`.
+    """`x = table[position + offset]`, `b t d`: rows of a learned table.
 
-    Positions outside the table raise ValueError if their values are known, as ids of Embedding do.
+    Like ids of Embedding, positions out of range raise ValueError if their values are known.
     """
 
     def __init__(self, rows: int, width: int, offset: int, **kwargs: object) -> None:

@@ -1,4 +1,4 @@
-"""The affine map that attention, the feed-forward and the logits share."""
+"""The affine map used by attention, feed-forward and logits."""
 
 import math
 from collections.abc import Mapping, MutableMapping, Sequence
@@ -14,27 +14,27 @@ __all__ = ["Adapted", "Projection", "add_bias", "xavier_uniform"]
 def xavier_uniform(fan_in: int, fan_out: int) -> keras.initializers.Initializer:
     """Uniform in `+-sqrt(6 / (fan_in + fan_out))` (INIT).
 
-    Keras' own Glorot initialiser takes a kernel `d h k` for a convolution and gets its fans wrong.
+    Keras' Glorot initializer treats a kernel `d h k` as a convolution and gets its fans wrong.
     """
     limit = math.sqrt(6 / (fan_in + fan_out))
     return keras.initializers.RandomUniform(-limit, limit)
 
 
 def add_bias(y: tf.Tensor, bias: tf.Tensor) -> tf.Tensor:
-    """`y + b` along the last axis; half precision, and the gradient of the bias, add in float32."""
+    """`y + b` along the last axis; half precision and the gradient of the bias add in float32."""
     return tf.cast(tf.nn.bias_add(upcast_half(y), upcast_half(bias)), y.dtype)
 
 
 class Adapted(Traced):
-    """A layer whose matrix W can be adapted: `W + alpha / rank A B`, with W frozen and A and B
-    narrow (LoRA).
+    """A layer whose matrix W supports LoRA: `W + alpha / rank A B`, with W frozen and A and B
+    narrow.
 
-    As in keras.layers.EinsumDense and Embedding, A has the axes of W, the last of which is the
-    rank, and a file holds the sum. There is no quantized form.
+    As in keras.layers.EinsumDense and Embedding, A has the axes of W with the rank as the last one,
+    and saved files hold the sum. There is no quantized form.
     """
 
-    matrix = "kernel"  # the attribute that is W
-    adapters = ("lora_kernel_a", "lora_kernel_b")  # those that are A and B
+    matrix = "kernel"  # attribute of W
+    adapters = ("lora_kernel_a", "lora_kernel_b")  # attributes of A and B
     lora_enabled = False
 
     def enable_lora(
@@ -46,12 +46,12 @@ class Adapted(Traced):
     ) -> None:
         """Freezes W and adds A and B.
 
-        Raises ValueError if the layer has no variables yet, no W of its own, or A and B already.
+        Raises ValueError if the layer is not built, has no W of its own, or already has A and B.
         """
         if not self.built or self.lora_enabled or not hasattr(self, self.matrix):
             raise ValueError(
-                f"LoRA must be enabled once, in a layer that is built and has a {self.matrix} of "
-                f"its own; got built={self.built}, {self.matrix}={hasattr(self, self.matrix)}, "
+                f"enable LoRA once, in a built layer that has a {self.matrix} of its own; "
+                f"got built={self.built}, {self.matrix}={hasattr(self, self.matrix)}, "
                 f"lora_enabled={self.lora_enabled}"
             )
         kernel = getattr(self, self.matrix)
@@ -68,7 +68,7 @@ class Adapted(Traced):
 
     @property
     def lora(self) -> list[keras.Variable]:
-        """A and B; none if they are not enabled."""
+        """A and B; empty if LoRA is not enabled."""
         return [getattr(self, name) for name in self.adapters] if self.lora_enabled else []
 
     def adapted(self) -> tf.Tensor | tf.Variable:
@@ -81,7 +81,7 @@ class Adapted(Traced):
         return tf.cast(tf.cast(kernel, a.dtype) + added, kernel.dtype)
 
     def reset_lora(self) -> None:
-        """Sets B to 0, so that nothing is added to W."""
+        """Sets B to 0, so that LoRA adds nothing."""
         self.lora[1].assign(tf.zeros_like(self.lora[1]))
 
     def save_own_variables(self, store: MutableMapping[str, tf.Tensor]) -> None:
@@ -103,17 +103,17 @@ class Adapted(Traced):
 
     def quantize(self, mode: str | None = None, *_: object, **__: object) -> None:
         raise ValueError(
-            f"the kernel of {type(self).__name__} must be floating, there is no quantized form; "
+            f"{type(self).__name__} has no quantized form, so its kernel must stay floating; "
             f"got mode {mode!r}"
         )
 
 
 @register
 class Projection(Adapted):
-    """`y = x W + b`: W contracts its `inputs` axes with the last axes of x, which become `outputs`.
+    """`y = x W + b`: W contracts its `inputs` axes with the last axes of x and appends `outputs`.
 
-    The batched product of keras.layers.EinsumDense may be summed in half precision on a CPU; one
-    matrix product of all positions is summed in float32 everywhere and is faster.
+    keras.layers.EinsumDense may sum its batched product in half precision on a CPU; one matrix
+    product over all positions is summed in float32 everywhere and is faster.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Rotary positions: queries and keys are rotated by angles that grow with the position (ROTARY)."""
+"""Rotary positions: queries and keys rotate by angles proportional to the position (ROTARY)."""
 
 import math
 from typing import Any
@@ -17,10 +17,10 @@ __all__ = ["rotary_embedding", "rotary_frequencies"]
 
 
 class Rotation(tf.experimental.ExtensionType):
-    """What every pair of features is multiplied by, at every position.
+    """Cosine and sine that rotate every pair of features, at every position.
 
-    One value to Keras, which would round a tuple of tensors to the compute dtype of the layer that
-    is called with it; Keras takes it by name, as all that is no tensor.
+    An extension type is one value to Keras and is passed by name; Keras would cast the tensors of a
+    tuple to the compute dtype of the called layer.
     """
 
     cosine_btj: tf.Tensor
@@ -30,10 +30,10 @@ class Rotation(tf.experimental.ExtensionType):
 def rotary_embedding(
     x_bthk: tf.Tensor, position_bt: tf.Tensor, config: TransformerConfig, layer: int = 0
 ) -> tf.Tensor:
-    """`y_i = x_i cos(p w_j) - x_l sin(p w_j)`, `y_l = x_l cos(p w_j) + x_i sin(p w_j)`: every pair
-    (i, l) of the features that rotate, halves `(j, j + n/2)` or interleaved `(2j, 2j + 1)`.
+    """`y_i = x_i cos(p w_j) - x_l sin(p w_j)`, `y_l = x_l cos(p w_j) + x_i sin(p w_j)`, `b t h k`:
+    every pair of features (i, l) rotates by an angle proportional to its token's position p.
 
-    position_bt: integers, `b t` or `1 t`. Half precision is rotated in float32 and rounded once.
+    position_bt: integers, `b t` or `1 t`. Half precision rotates in float32 and rounds once.
     Raises ValueError on other axes.
     """
     checks.check_rotated(x_bthk.shape, position_bt.shape, position_bt.dtype.name, config.key_size)
@@ -48,10 +48,10 @@ def rotary_frequencies(
     length: int | tf.Tensor,
     dtype: tf.DType = tf.float64,
 ) -> tf.Tensor:
-    """`w_j = base^(-2j/n)` of the n/2 pairs j, n = size, and their scaling (ROTARY).
+    """`w_j = base^(-2j/n)` for the `n/2` pairs j of n = size features, and their scaling (ROTARY).
 
-    Where they do not change with the length of the text, a constant. length: the largest position
-    and 1, which may be a scalar tensor. Computed in float64 and then cast to dtype.
+    A constant unless it depends on the length. length: of the text, its largest position plus 1,
+    may be a scalar tensor. Computed in float64, then cast to dtype.
     """
     exponent_j = np.arange(0, size, 2) / size
     original: Any = scaling.original_length
@@ -74,7 +74,7 @@ def rotary_frequencies(
 
 
 def _kept(size: int, base: float, scaling: Any, frequency_j: np.ndarray) -> np.ndarray:
-    """How much of each frequency is kept, from 0, all divided by the factor, to 1.
+    """Returns the unscaled share of each frequency: 0 is fully scaled, 1 is kept.
 
     llama3: by how often a pair turns within the original length. yarn: by its place between the
     pairs that turn beta_fast and beta_slow times.
@@ -103,9 +103,9 @@ def rotation(
     dtype: tf.DType,
     length: tf.Tensor | None = None,
 ) -> Rotation:
-    """The cosine and sine of `p w_j`, times attention_factor, `b t j`, at least in float32.
+    """Cosine and sine of `p w_j`, times attention_factor: `b t j`, at least float32.
 
-    length: of the text, by default the largest position and 1.
+    length: of the text, default its largest position plus 1.
     """
     dtype = wide(dtype)
     if length is None and kind.scaling.by_length:
@@ -117,17 +117,16 @@ def rotation(
 
 
 def by_length(config: TransformerConfig) -> bool:
-    """Whether frequencies depend on the length of the text, its padding included."""
+    """Whether frequencies depend on the length of the text, including padding."""
     scalings = config.rotary_scaling, config.local_rotary_scaling
     return config.positions == "rotary" and any(scaling.by_length for scaling in scalings)
 
 
 def rotated(x_bthk: tf.Tensor, rotation: Rotation | None, layout: str) -> tf.Tensor:
-    """The first features of every head rotated in their pairs, the others as they are; without a
-    rotation x itself.
+    """Rotates the first features of every head in pairs; the others are unchanged. None: returns x.
 
-    A pair is an axis of size 2, along which its features change places: on a CPU faster than to
-    split and join them.
+    A pair is an axis of size 2 whose features swap places, which on a CPU is faster than splitting
+    and joining them.
     """
     if rotation is None:
         return x_bthk

@@ -25,10 +25,11 @@ def penalise(
     no_repeat_ngram: int = 0,
     mask_bn: tf.Tensor | None = None,
 ) -> tf.Tensor:
-    """`x / penalty` if the score x of a token of the target is positive, otherwise `x penalty`.
+    """Lowers the scores of tokens that the target already contains.
 
-    -inf for a token that would end a run of no_repeat_ngram tokens which the target holds already.
-    repetition_penalty may be a scalar tensor. Raises ValueError on what is known not to fit.
+    A score x of such a token becomes `x / penalty` if it is positive, otherwise `x penalty`; a
+    token that would repeat a run of no_repeat_ngram tokens gets -inf. repetition_penalty may be a
+    scalar tensor. Raises ValueError on invalid arguments, as far as values are known.
     """
     _check_penalise(scores_bv, token_bn, repetition_penalty, no_repeat_ngram, mask_bn)
     if mask_bn is None:
@@ -45,8 +46,9 @@ def penalise(
 
 
 def _repeats(token_bn: tf.Tensor, mask_bn: tf.Tensor, size: int) -> tf.Tensor:
-    """Whether each run of size tokens, by its start, begins with the last size - 1 tokens of the
-    target. No run holds padding."""
+    """Marks runs of `size` tokens, by their start, that begin with the last size - 1 tokens of the
+    target. No run contains padding.
+    """
     count = token_bn.shape[1] - size + 1
     same_bn = mask_bn[:, size - 1 :]
     for place in range(size - 1):
@@ -56,7 +58,7 @@ def _repeats(token_bn: tf.Tensor, mask_bn: tf.Tensor, size: int) -> tf.Tensor:
 
 
 def _named(token_bn: tf.Tensor, mask_bn: tf.Tensor, vocabulary: int | tf.Tensor) -> tf.Tensor:
-    """Which ids occur in each row, boolean `b v`."""
+    """Marks the ids that occur in each row: `b v`."""
     batch, length = sizes(token_bn)
     row_bn = tf.broadcast_to(tf.range(batch)[:, tf.newaxis], [batch, length])
     place_bn2, count_bn = tf.stack([row_bn, token_bn], axis=-1), tf.cast(mask_bn, tf.int32)
@@ -70,12 +72,11 @@ def truncate(
     top_p: Number = 1.0,
     most: int | None = None,
 ) -> tf.Tensor:
-    """The logits divided by the temperature; then -inf for all but the top_k largest; then for all
-    but the likeliest, up to top_p.
+    """`x = logits / temperature`; -inf outside the top_k largest, then outside top_p.
 
-    Of equal logits the lower token id is the likelier, and the one that crosses top_p stays
-    (SAMPLE). The numbers may be scalar tensors, whose values are then not checked. Plain 0 and 1
-    sort nothing. most: static upper bound of top_k, needed when top_k is a tensor.
+    Ties go to the lower token id, and the token that crosses top_p is kept (SAMPLE). The numbers
+    may be scalar tensors, whose values are not checked. Python's 0 and 1 skip the sort. most:
+    static upper bound of top_k, required if top_k is a tensor.
     """
     _check_truncate(logits_bv, temperature, top_k, top_p)
     x_bv = logits_bv / keras.ops.convert_to_tensor(temperature, logits_bv.dtype)
@@ -87,7 +88,7 @@ def truncate(
         return x_bv
     if vocabulary <= MANY:
         return _likeliest(x_bv, vocabulary, None, top_p)
-    # To sort all logits takes far longer than to find the MANY largest, nearly always enough.
+    # Finding the MANY largest takes far less time than sorting all, and nearly always suffices.
     largest_bn, _ = tf.math.top_k(x_bv, MANY)
     probability_b = tf.reduce_sum(_probability(largest_bn, x_bv), axis=1)
     enough = tf.reduce_all(probability_b >= keras.ops.convert_to_tensor(top_p, probability_b.dtype))
@@ -100,8 +101,8 @@ def truncate(
 def _likeliest(
     x_bv: tf.Tensor, count: int, top_k: int | tf.Tensor | None, top_p: Number
 ) -> tf.Tensor:
-    """The logits with -inf for all but the top_k largest and the likeliest of these."""
-    ordered_bn, order_bn = tf.math.top_k(x_bv, count)  # of equal values the lower index first
+    """Sets logits outside the top_k largest, or outside top_p, to -inf."""
+    ordered_bn, order_bn = tf.math.top_k(x_bv, count)  # ties go to the lower index
     if top_k is not None:
         ordered_bn = tf.where(tf.range(count) < top_k, ordered_bn, float("-inf"))
     if not _plain(top_p, 1):
@@ -117,7 +118,7 @@ def _likeliest(
 
 
 def _probability(ordered_bn: tf.Tensor, all_bv: tf.Tensor) -> tf.Tensor:
-    """The probability, among all logits, of the ordered ones, whose largest comes first."""
+    """Returns the probability, among all logits, of the ordered ones; the largest comes first."""
     largest_b1 = upcast_half(ordered_bn[:, :1])
     all_bv = tf.exp(upcast_half(all_bv) - largest_b1)
     sum_b1 = tf.reduce_sum(all_bv, axis=1, keepdims=True)
@@ -125,12 +126,11 @@ def _probability(ordered_bn: tf.Tensor, all_bv: tf.Tensor) -> tf.Tensor:
 
 
 def draw(logits_bv: tf.Tensor, uniform_b: tf.Tensor) -> tf.Tensor:
-    """The inverse of the distribution of `p = softmax(logits)`: the lowest id whose
-    `p_0 + ... + p_id` exceeds the uniform number."""
+    """Returns the lowest id whose `p_0 + ... + p_id` exceeds its number, `p = softmax(logits)`."""
     _check_draw(logits_bv, uniform_b)
     p_bv, ids = softmax.softmax(logits_bv), tf.range(logits_bv.shape[1], dtype=tf.int64)
     cumulative_bv = tf.cast(tf.cumsum(p_bv, axis=1), tf.float64)
-    # where the sum of all is rounded to less than the number
+    # the answer if the total is rounded below the number
     last_b = tf.reduce_max(tf.where(p_bv > 0, ids, 0), axis=1)
     below_bv = cumulative_bv <= tf.cast(uniform_b, tf.float64)[:, tf.newaxis]
     return tf.minimum(tf.math.count_nonzero(below_bv, axis=1), last_b)
@@ -141,7 +141,7 @@ def _plain(value: Number, wanted: int) -> bool:
 
 
 def _value(number: Number) -> float:
-    """The number; 1 if a graph does not know it."""
+    """Returns the number, or 1 if a graph does not know it."""
     return 1.0 if tf.is_symbolic_tensor(number) else float(number)
 
 
@@ -152,7 +152,7 @@ def _check_penalise(
     no_repeat_ngram: int = 0,
     mask_bn: tf.Tensor | None = None,
 ) -> None:
-    """Raises ValueError on what `penalise` refuses; symbolic tensors have no values to check."""
+    """Raises ValueError on invalid arguments of `penalise`; symbolic values are not checked."""
     checks.check_next_token(scores_bv.shape, token_bn.shape, token_bn.dtype.name)
     mask.check("mask", mask_bn, token_bn.shape)
     checks.check_penalties(_value(repetition_penalty), no_repeat_ngram)
@@ -167,7 +167,7 @@ def _check_truncate(
     top_p: Number = 1.0,
     most: int | None = None,
 ) -> None:
-    """Raises ValueError on what `truncate` refuses, and `draw` of its logits."""
+    """Raises ValueError on invalid arguments of `truncate`, and on logits that `draw` rejects."""
     count = 0 if tf.is_tensor(top_k) else top_k
     checks.check_sampling(logits_bv.shape, _value(temperature), count, _value(top_p))
     if not tf.is_symbolic_tensor(logits_bv):
@@ -175,14 +175,14 @@ def _check_truncate(
 
 
 def _check_draw(logits_bv: tf.Tensor, uniform_b: tf.Tensor) -> None:
-    """Raises ValueError on what `draw` refuses."""
+    """Raises ValueError on invalid arguments of `draw`."""
     _check_truncate(logits_bv)
     known_b = np.zeros(0) if tf.is_symbolic_tensor(uniform_b) else np.asarray(uniform_b)
     lowest, highest = float(known_b.min(initial=0)), float(known_b.max(initial=0))
     checks.check_uniform(uniform_b.shape, logits_bv.shape[:1], lowest, highest, rounded=True)
 
 
-# What `compiled` calls before the graph.
+# `compiled` calls these before the program.
 penalise.check_ids = _check_penalise  # type: ignore[attr-defined]
 truncate.check_ids = _check_truncate  # type: ignore[attr-defined]
 draw.check_ids = _check_draw  # type: ignore[attr-defined]

@@ -1,4 +1,4 @@
-"""The learning rate of every step."""
+"""The learning rate schedule."""
 
 import numpy as np
 import tensorflow as tf
@@ -9,9 +9,10 @@ __all__ = ["noam"]
 
 
 def noam(step: int | tf.Tensor, width: int, warmup: int, dtype: tf.DType = tf.float64) -> tf.Tensor:
-    """`rate(n) = d^-1/2 min(n^-1/2, n warmup^-3/2)`, with n = step counted from 1 (NOAM).
+    """`rate(n) = d^-1/2 min(n^-1/2, n warmup^-3/2)` (NOAM).
 
-    Computed in float64 and then cast to dtype; in a graph the step has no values to check.
+    n is the step, counted from 1. Computed in float64, then cast to dtype. A step in a graph is not
+    checked.
     """
     for name, value in {"step": step, "width": width, "warmup": warmup}.items():
         if isinstance(value, tf.Tensor) and tf.is_symbolic_tensor(value):
@@ -25,7 +26,7 @@ def noam(step: int | tf.Tensor, width: int, warmup: int, dtype: tf.DType = tf.fl
 
 @register
 class Noam(keras.optimizers.schedules.LearningRateSchedule):
-    """`noam` for a Keras optimiser, which counts the updates that are done: the first has n = 1."""
+    """`noam` as a Keras schedule, which Keras calls with the updates done: the first has n = 1."""
 
     def __init__(self, width: int, warmup: int) -> None:
         self.width, self.warmup = width, warmup

@@ -1,4 +1,4 @@
-"""Softmax over the last axis, with masked entries, and the soft cap of what it is given."""
+"""Softmax over the last axis with masked entries, and the soft cap of its input."""
 
 import tensorflow as tf
 
@@ -11,10 +11,10 @@ __all__ = ["soft_cap", "softmax"]
 
 
 def softmax(logits: tf.Tensor, mask: tf.Tensor | None = None) -> tf.Tensor:
-    """`p_j = exp(x_j - max x) / sum_i exp(x_i - max x)` over the last axis, of the entries present.
+    """`p_j = exp(x_j - max x) / sum_i exp(x_i - max x)` over the unmasked entries of the last axis.
 
-    `tf.nn.softmax` gives NaN for a row with no entry present: it is given a row of zeros, and its
-    result is zeroed (EMPTY).
+    `tf.nn.softmax` gives NaN for a fully masked row: it gets a row of zeros instead, and its result
+    is zeroed (EMPTY).
     """
     if mask is not None:
         checks.check_mask(mask.shape, mask.dtype.name, logits.shape, axes="the logits")
@@ -23,9 +23,9 @@ def softmax(logits: tf.Tensor, mask: tf.Tensor | None = None) -> tf.Tensor:
 
 
 def soft_cap(x: tf.Tensor, cap: float) -> tf.Tensor:
-    """`y = cap tanh(x / cap)`: nearly x far below the cap, never beyond it (SOFTCAP).
+    """`y = cap tanh(x / cap)`, elementwise: near x far below the cap, never beyond it (SOFTCAP).
 
-    Half precision is computed in float32. Raises ValueError on a cap that is not above 0.
+    Half-precision dtypes compute in float32. Raises ValueError unless cap is greater than 0.
     """
     if not cap > 0:
         raise ValueError(f"cap must be greater than 0; got {cap}")

@@ -1,4 +1,4 @@
-"""The stacks of encoder and decoder layers."""
+"""Encoder and decoder: the stacks of layers, from vectors to vectors."""
 
 from collections.abc import Callable
 from typing import TypeAlias
@@ -16,16 +16,16 @@ from .rotary import Rotation, rotation
 
 __all__ = ["Decoder", "Encoder"]
 
-# through(layer, x, rotation, index): x after that layer.
+# (layer, x, rotation, index) -> x after the layer
 Through: TypeAlias = Callable[[keras.layers.Layer, tf.Tensor, "Rotation | None", int], tf.Tensor]
 
 
 class _Stack(Configured):
-    """The layers are attributes, `layers_0` ...: tf.train.Checkpoint finds none in a list of Keras.
+    """A stack of layers in attributes `layers_0` ...; tf.train.Checkpoint ignores Keras' lists.
 
-    Another layer is put in a place by its attribute, `encoder.layers_0 = layer`, before the stack
-    is built. It takes x and the mask, in a decoder x, the memory and both masks; keep, if keep
-    masks are given; and rotation, in the place of a layer that rotates.
+    To replace a layer, assign its attribute, `encoder.layers_0 = layer`, before the stack is built.
+    The new layer takes x and the mask, in a decoder x, the memory and both masks; keep only if
+    there are keep masks; rotation only where the layer rotates.
     """
 
     def __init__(
@@ -48,7 +48,7 @@ class _Stack(Configured):
 
     @property
     def layers(self) -> tuple[keras.layers.Layer, ...]:
-        """The layers in their order."""
+        """The layers in order."""
         return tuple(getattr(self, f"layers_{index}") for index in range(self.count))
 
     def walk(
@@ -60,7 +60,7 @@ class _Stack(Configured):
     ) -> tf.Tensor:
         """`x = through(layer, x, rotation, index)` for every layer, then the final norm, if any.
 
-        rotation: one for all layers of a kind; None for a layer that does not rotate. length: as
+        rotation: shared by layers of a kind; None if the layer does not rotate. length: as in
         `rotary.rotation`.
         """
         rotations: dict[LayerKind, Rotation] = {}
@@ -77,10 +77,9 @@ class _Stack(Configured):
 
 @register
 class Encoder(_Stack):
-    """`x = norm(layer_n(... layer_1(x)))`, with the final norm by config: vectors `b s d`.
+    """`x = norm(layer_n(... layer_1(x)))`, with an optional final norm: `b s d`.
 
-    position_bs: by default token s has position s. `Transformer.encode` applies
-    `embedding_dropout`.
+    position_bs: default, token s has position s. `Transformer.encode` applies `embedding_dropout`.
     """
 
     def __init__(self, config: TransformerConfig, **kwargs: object) -> None:
@@ -105,8 +104,10 @@ class Encoder(_Stack):
 
 @register
 class Decoder(_Stack):
-    """`x = norm(layer_n(... layer_1(x, memory), memory))`, with the final norm by config: vectors
-    `b t d`. memory: None in a decoder-only model. Positions and dropout as in `Encoder`."""
+    """`x = norm(layer_n(... layer_1(x, memory), memory))`, with an optional final norm: `b t d`.
+
+    memory: None in a decoder-only model. Positions and dropout: as in `Encoder`.
+    """
 
     def __init__(self, config: TransformerConfig, **kwargs: object) -> None:
         super().__init__(config, DecoderLayer, config.decoder_layers, **kwargs)

@@ -1,4 +1,4 @@
-"""What a model computes on the way: the vectors between its layers, and its attention weights."""
+"""Intermediate results of a model: the vectors between its layers, and its attention weights."""
 
 from typing import TypeAlias
 
@@ -18,11 +18,11 @@ States: TypeAlias = dict[str, dict[str, tf.Tensor]]
 
 
 def states(model: keras.Model, source: Text | None = None, target: Text | None = None) -> States:
-    """The vectors before the first layer and after every layer, and the attention weights of every
-    layer, in evaluation; the last vectors are taken after the final norm, if the config has one.
+    """Returns the vectors before the first and after every layer, and all attention weights.
 
-    encoder: hidden_lbtd and self_attention_lbhts; decoder: the same and, beside an encoder,
-    cross_attention_lbhts; l layer, t query.
+    encoder: hidden_lbtd and self_attention_lbhts; decoder: the same and, with an encoder,
+    cross_attention_lbhts; l layer, t query. The last vectors are taken after the final norm, if the
+    config has one. In evaluation mode.
     """
     check_given(model.config, source, target)
     result: States = {}
@@ -47,7 +47,7 @@ def _stack(
     memory_bsd: tf.Tensor | None = None,
     cross_mask_bhts: tf.Tensor | None = None,
 ) -> dict[str, tf.Tensor]:
-    """Runs the stack; its vectors and attention weights."""
+    """Runs a stack and returns its vectors and attention weights."""
     hidden: list[tf.Tensor] = []
     weights: dict[str, list[tf.Tensor]] = {}
 

@@ -1,4 +1,4 @@
-"""A training run, step by step: the loss and its gradients, clipping, the schedule and Adam."""
+"""A training run: loss and gradients, clipping, the schedule and Adam, batch after batch."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import nullcontext
@@ -33,14 +33,14 @@ _DEVICES = {"cpu": "/CPU:0", "cuda": "/GPU:0"}
 
 
 class _Batch(NamedTuple):
-    """What the graphs are given of a part of a batch."""
+    """The arguments of the graphs for one part of a batch."""
 
-    sides: Sides | None  # the tokens that it needs
+    sides: Sides | None  # the tokens to compute
     source: tf.Tensor | None
     target: tf.Tensor
     keep: Keep | None
-    total: tf.Tensor  # the labels of the whole batch that count
-    place: tf.Tensor  # of the part in the run
+    total: tf.Tensor  # counted labels of the whole batch
+    place: tf.Tensor  # index of the part in the run
 
 
 class Trainer:
@@ -48,16 +48,15 @@ class Trainer:
 
     The loss is `classification_loss` if the config has classes, otherwise `training_loss`. A step
     is one graph compiled by XLA: forward, backward, clipping, and the update of the variables in
-    place; with microbatches there is one for the gradients of a part and one for the update. Ids
-    are checked before the graphs, which leave out padding (`Unpadded`). Random keep masks come from
-    Keras' seed generators, whose states (a key of seed and layer, a counter) a graph sets before it
-    draws. device: cpu or cuda, on which TensorFlow's own setting says whether float32 is multiplied
-    as TF32. compiled=False: operation by operation.
+    place; with microbatches there is one graph for the gradients of a part and one for the update.
+    Ids are checked before the graphs, which skip padding (`Unpadded`). Random keep masks come from
+    Keras' seed generators, whose states (a key from seed and layer, a counter) the graph sets
+    before drawing. device: cpu or cuda, where TensorFlow's own setting decides whether float32
+    products use TF32. compiled=False: runs op by op.
 
-    mesh: the replicas of `programs.sharding.Replicas`, each of which is given the whole batch and
-    takes its rows; their random keep masks are a function of seed and step alone. group: the
-    processes that run it. recompute: the backward pass computes the activations of each layer
-    again.
+    mesh: the replicas of `programs.sharding.Replicas`, each of which gets the whole batch and takes
+    its rows; their random keep masks depend only on seed and step. group: the processes of the run.
+    recompute: recomputes each layer's activations in the backward pass.
     """
 
     def __init__(
@@ -73,7 +72,7 @@ class Trainer:
     ) -> None:
         config.need_objective()
         self.config, self.recipe, self.steps = config, recipe, 0
-        # A seed of Keras has 31 bits.
+        # Keras seeds have 31 bits.
         self._key = int(np.random.SeedSequence(seed).generate_state(1)[0]) % 2**30
         self._device, self._dtype = _device(device), canonical.training_dtype(parameters)
         replicas = None if mesh is None else Replicas(mesh, device)
@@ -105,12 +104,11 @@ class Trainer:
     def train_step(
         self, source: np.ndarray | None, target: np.ndarray, keep: Keep | None = None
     ) -> tf.Tensor:
-        """One update from a batch of ids `b s` and `b t`; returns the loss of the batch before it,
-        which the device may still be computing.
+        """Makes one update from a batch of ids `b s` and `b t`; returns the loss before the update.
 
-        target: the classes of the rows, `b`, if the config has classes. keep: keep masks by site;
-        by default random ones are drawn. Raises ValueError on ids that do not fit and on a batch
-        that cannot be split; nothing is then changed.
+        The device may still be computing the loss. target: if the config has classes, those of the
+        rows, `b`. keep: keep masks by site; default, random. Raises ValueError on invalid ids and
+        if the batch cannot be split; nothing changes then.
         """
         self._check(source, target)
         if len(target) % self.recipe.microbatches:
@@ -127,7 +125,7 @@ class Trainer:
         return loss
 
     def loss(self, source: np.ndarray | None, target: np.ndarray) -> tuple[float, int]:
-        """In evaluation: the unsmoothed sum of -log p over labels that count, and their number."""
+        """Returns the sum of -log p over counted labels, without smoothing, and their number."""
         self._check(source, target)
         if self._on_mesh is not None:
             return self._on_mesh.loss(source, target), count(self.config, target)
@@ -138,26 +136,26 @@ class Trainer:
         return float(value), count(self.config, target)
 
     def greedy_search(self, source: np.ndarray, strategy: Strategy) -> dict[str, np.ndarray]:
-        """`Searcher.greedy_search` of the model as it is now."""
+        """Runs `Searcher.greedy_search` on the current model."""
         return self._answers("greedy_search", source, strategy)
 
     def beam_search(self, source: np.ndarray, strategy: Strategy) -> dict[str, np.ndarray]:
-        """`Searcher.beam_search` of the model as it is now."""
+        """Runs `Searcher.beam_search` on the current model."""
         return self._answers("beam_search", source, strategy)
 
     def state(self) -> dict[str, np.ndarray]:
-        """Copies, by canonical name below `parameters`, `first_moment` and `second_moment`."""
+        """Copies the tensors `parameters.NAME`, `first_moment.NAME` and `second_moment.NAME`."""
         return dict(self.tensors())
 
     def tensors(self) -> Iterator[tuple[str, np.ndarray]]:
-        """The items of `state`, one by one."""
+        """Yields the items of `state` one by one."""
         for name, variable, axes, letters, sizes in self._held():
             yield name, layout.relayout(weights.to_numpy(variable), axes, letters, sizes)
 
     def load_state(self, state: Mapping[str, np.ndarray], steps: int) -> None:
-        """Continues a run from its `state` after that many steps.
+        """Resumes the run from this `state` after `steps` steps; ValueError lists every problem.
 
-        state: its arrays may be read one by one. Raises ValueError listing all problems.
+        The arrays of the state may be lazy: they are read one by one.
         """
         if steps < 0:
             raise ValueError(f"steps must be at least 0; got {steps}")
@@ -173,7 +171,7 @@ class Trainer:
     def _answers(
         self, search: str, source: np.ndarray, strategy: Strategy
     ) -> dict[str, np.ndarray]:
-        """Searches with the parameters as they are now, by the graphs of the first call."""
+        """Searches with the current parameters, by the graphs of the first call."""
         if self._searcher is None:
             self._searcher = Searcher(self.model, compiled=self._compiled)
         elif not self._current:
@@ -183,7 +181,7 @@ class Trainer:
         return {name: tensor.numpy() for name, tensor in found.items()}
 
     def _held(self) -> Iterator[tuple[str, tf.Variable, str, str, dict[str, int]]]:
-        """Each tensor of the state: name, variable, its axes, canonical axes, and sizes by axis."""
+        """Yields each state tensor: name, variable, its axes, canonical axes, and sizes by axis."""
         shapes = canonical.shapes(self.config)
         own = [one.value for one in weights.variables(self.model, self.config).values()]
         parts = zip(*((one, *self._optimizer.moments(one)) for one in own), strict=True)
@@ -195,7 +193,7 @@ class Trainer:
                 yield f"{part}.{name}", variable, axes, letters, sizes
 
     def _check(self, source: np.ndarray | None, target: np.ndarray) -> None:
-        """Raises ValueError on ids and labels out of range, which a graph cannot see."""
+        """Raises ValueError on ids and labels out of range, which a graph cannot check."""
         checks.check_source_given(self.config.encoder_layers, source)
         if source is not None:
             checks.check_same_batch(source=source.shape, target=target.shape)
@@ -207,7 +205,7 @@ class Trainer:
     def _batches(
         self, source: np.ndarray | None, target: np.ndarray, keep: Keep | None, total: int
     ) -> Iterator[_Batch]:
-        """The parts of a batch."""
+        """Yields the parts of a batch."""
         parts = self.recipe.microbatches
         rows, flat = len(target) // parts, {} if keep is None else canonical.flatten(keep)
         for part in range(parts):
@@ -224,7 +222,7 @@ class Trainer:
             )
 
     def _step(self, batches: Iterable[_Batch]) -> tf.Tensor:
-        """One update from the parts of a batch; returns its loss."""
+        """Makes one update from the parts of a batch; returns its loss."""
         with tf.device(self._device):
             if self.recipe.microbatches == 1:
                 return self._whole_step(*batches)
@@ -239,8 +237,7 @@ class Trainer:
         return loss
 
     def _gradients(self, batch: _Batch) -> tuple[tf.Tensor, list[tf.Tensor]]:
-        """The loss of some rows, and the gradients of the model's variables; rows of a table that
-        no id names have the gradient 0."""
+        """Returns the loss of some rows, and the dense gradients of the model's variables."""
         sides, source, target, keep, total, place = batch
         for layer, generator in enumerate(self.model.non_trainable_variables):
             generator.assign(tf.stack([tf.constant(self._key + layer, place.dtype), place]))
@@ -263,5 +260,5 @@ def _device(name: str) -> str:
     if name not in _DEVICES:
         raise ValueError(f"device must be one of {', '.join(_DEVICES)}; got {name!r}")
     if name == "cuda" and not tf.config.list_physical_devices("GPU"):
-        raise ValueError("device cuda needs a GPU that TensorFlow sees; it sees none")
+        raise ValueError("device cuda needs a GPU; TensorFlow sees none")
     return _DEVICES[name]

@@ -1,4 +1,4 @@
-"""The whole Transformer: embeddings, encoder, decoder, logits and heads."""
+"""The whole Transformer: from token ids to logits and the training loss."""
 
 import tensorflow as tf
 
@@ -19,13 +19,13 @@ __all__ = ["Transformer"]
 
 @register
 class Transformer(EncoderHeads, keras.Model):
-    """`model(source, target)` gives logits `b t v`, row t for the token after target t.
+    """`model(source, target)` returns logits `b t v`; row t scores the token after target t.
 
-    Each is a `Text`, or ids alone; a decoder-only model is also `model(target)`. An encoder-only
-    model is `model(source)`: what its head gives, or the vectors of `encode`. `fit` and `predict`
-    hand over one argument: the pair (source, target), the single input, or a mapping with names of
-    `inputs.OF_SOURCE` and `inputs.OF_TARGET`. The result has no mask. Outside a call of the model,
-    pass `training` to its methods.
+    source, target: a `Text`, or only ids; a decoder-only model also accepts `model(target)`. An
+    encoder-only model is `model(source)`, the output of its head or of `encode`. `fit` and
+    `predict` pass one argument: the pair (source, target), the single input, or a mapping with
+    names of `inputs.OF_SOURCE` and `inputs.OF_TARGET`. The result has no Keras mask. Outside a
+    model call, pass `training` to the methods.
     """
 
     def __init__(self, config: TransformerConfig, **kwargs: object) -> None:
@@ -79,7 +79,7 @@ class Transformer(EncoderHeads, keras.Model):
     ) -> tf.Tensor:
         """`memory = encoder(dropout(norm(embedding(source) + position + segment)))`, `b s d`.
 
-        Raises ValueError on ids, masks and shapes that do not fit, and without an encoder.
+        Raises ValueError on invalid ids, masks and shapes, and if the config has no encoder.
         """
         self.config.need_encoder()
         x_bsd, mask_bhts, position_bs = self.embed("source", source, keep, training)
@@ -93,10 +93,10 @@ class Transformer(EncoderHeads, keras.Model):
         keep: Keep | None = None,
         training: bool | None = None,
     ) -> tf.Tensor:
-        """`logits(decoder(dropout(embedding(target) + position), memory))`, `b t v`.
+        """`logits(decoder(dropout(norm(embedding(target) + position)), memory))`, `b t v`.
 
-        source_mask_bs: True = real token of the source; None: all are. Raises ValueError on ids,
-        masks and shapes that do not fit, and without a decoder.
+        source_mask_bs: True = real token of the source; None: all are. Raises ValueError on invalid
+        ids, masks and shapes, and if the config has no decoder.
         """
         self.config.need_decoder()
         memory_shape = None if memory_bsd is None else memory_bsd.shape
@@ -128,12 +128,12 @@ class Transformer(EncoderHeads, keras.Model):
         keep: Keep | None = None,
         training: bool | None = None,
     ) -> tf.Tensor:
-        """The cross-entropy of every token of the target after the first, a scalar, of the dtype of
-        the variables; labels that are the padding id do not count.
+        """The cross-entropy of every target token after the first: a scalar in the variables'
+        dtype.
 
-        total: what the sum is divided by, by default the labels that count. A replica of a
-        tf.distribute.Strategy must be given that of all replicas, since their gradients are summed:
-        `total=tf.distribute.get_replica_context().all_reduce("SUM", own_count)`.
+        Padding labels do not count. total: the divisor, default the number of counted labels. A
+        replica of a tf.distribute.Strategy must pass the total of all replicas, whose gradients are
+        summed: `total=tf.distribute.get_replica_context().all_reduce("SUM", own_count)`.
         """
         self.config.need_decoder()
         input_bt, label_bt = loss.teacher_forcing(target)
@@ -144,15 +144,16 @@ class Transformer(EncoderHeads, keras.Model):
         )
 
     def states(self, source: Ids | None = None, target: Ids | None = None) -> states.States:
-        """The vectors between the layers and the attention weights: `states.states`."""
+        """Returns the vectors between the layers and all attention weights: `states.states`."""
         return states.states(self, Text.of(source), Text.of(target))
 
     def embed(
         self, side: str, text: Ids, keep: Keep | None = None, training: bool | None = None
     ) -> tuple[tf.Tensor, tf.Tensor | None, tf.Tensor | None]:
-        """The input of the first layer of a side, "source" or "target", after dropout, the mask of
-        its keys, `b 1 1 s`, and the positions; None: every token is real, and token t has position
-        t."""
+        """Returns the first layer's input, the mask of its keys, `b 1 1 s`, and the positions.
+
+        None, None: all tokens are real, and token t has position t. side: "source" or "target".
+        """
         ids, mask_bt, segment_bt = Text.of(text) or Text(None)
         check_dense(ids, mask_bt, segment_bt)
         mask_bt, position_bt = masked_positions(self.config, side, ids, mask_bt)
@@ -168,7 +169,7 @@ class Transformer(EncoderHeads, keras.Model):
         return x_btd, mask.padding_mask(mask_bt), position_bt
 
     def head(self, x_btd: tf.Tensor) -> tf.Tensor:
-        """The logits of the decoder's result; tied, their kernel is the transposed table."""
+        """The logits of the decoder's output; a tied kernel is the transposed table."""
         tied = self.config.tie_logits
         table = InputLayers.of(self, "target").embedding.adapted() if tied else None
         return self.logits(x_btd, table)
@@ -201,12 +202,11 @@ class Transformer(EncoderHeads, keras.Model):
         input_signature: object = None,
         **kwargs: object,
     ) -> None:
-        """`keras.Model.export`, by default of a function of int64 ids of any batch and lengths.
+        """`keras.Model.export`, by default with int64 ids of any batch size and length.
 
-        LiteRT has no sine in float64: raises ValueError if a length is not fixed. For
-        `tf.lite.TFLiteConverter.from_saved_model` export fixed lengths too. Its
-        `from_concrete_functions(functions)` leaves the variables of every Keras 3 model unset: the
-        output is NaN.
+        LiteRT has no float64 sine, so it raises ValueError unless lengths are fixed; fix them also
+        for `tf.lite.TFLiteConverter.from_saved_model`. `from_concrete_functions(functions)` of that
+        converter leaves the variables of every Keras 3 model unset, and its output is NaN.
         """
         self.build()
         if input_signature is None:
@@ -218,7 +218,7 @@ class Transformer(EncoderHeads, keras.Model):
         lengths = [spec.shape[1] for spec in tf.nest.flatten(input_signature)]
         if format == "litert" and None in lengths:
             raise ValueError(
-                "a litert export must have an input_signature of fixed lengths; "
+                "a litert export needs an input_signature with fixed lengths; "
                 f"got lengths {lengths}"
             )
         super().export(filepath, format, verbose, input_signature, **kwargs)
@@ -226,7 +226,7 @@ class Transformer(EncoderHeads, keras.Model):
     def check_ids(
         self, source: Ids | None = None, target: Ids | None = None, *_: object, **__: object
     ) -> None:
-        """Raises ValueError on ids outside the tables; a graph of `compiled` could not see them."""
+        """Raises ValueError on ids outside the tables, which a compiled graph could not check."""
         source, target = texts(self.config, source, target)
         if source is not None and self.config.encoder_layers:
             layers = InputLayers.of(self, "source")

@@ -1,4 +1,4 @@
-"""Values that are decided once and handed on: heads, dropout of the weights, texts of a model."""
+"""Small immutable values that functions and modules pass to each other."""
 
 from collections.abc import Iterator, Sequence
 from itertools import accumulate
@@ -14,7 +14,7 @@ __all__ = ["Drop", "Heads", "Ids", "Text"]
 
 
 class Heads(NamedTuple):
-    """What an attention multiplies: queries, keys and values, by head."""
+    """Queries, keys and values by head: h query heads share g key and value heads."""
 
     query_bthk: tf.Tensor
     key_bsgk: tf.Tensor
@@ -24,8 +24,8 @@ class Heads(NamedTuple):
 class Drop(NamedTuple):
     """Dropout of the attention weights (DROPOUT).
 
-    keep_bhts: True = keep; None drops nothing. rate: the probability of being dropped, by which the
-    weights that are kept grow.
+    keep_bhts: True = keep; None drops nothing. rate: the probability of being dropped; kept weights
+    are scaled up by `1 / (1 - rate)`.
     """
 
     keep_bhts: tf.Tensor | None = None
@@ -50,16 +50,17 @@ class Text(NamedTuple):
         mask: tf.Tensor | None = None,
         segment: tf.Tensor | None = None,
     ) -> "Text | None":
-        """The text of ids, a mask and segments; a text as it is; None if nothing is given."""
+        """Returns a text from ids, mask and segments; a text unchanged; None if all are None."""
         if isinstance(ids, Text) or (ids is None and mask is None and segment is None):
             return ids
-        if isinstance(ids, list) and len(ids) == 3:  # what a functional model makes of a text
+        if isinstance(ids, list) and len(ids) == 3:  # a functional model turns a text into a list
             return cls._make(ids)
         return cls(ids, mask, segment)
 
     def split(self, lengths: Sequence[int]) -> "Iterator[Text]":
-        """A target in parts of these lengths. Raises ValueError unless they are at least 1 and add
-        up to its own, and on a mask that does not fit."""
+        """Yields a target in parts of these lengths. Raises ValueError unless they are at least 1
+        and add up to its length, and if the mask does not match.
+        """
         checks.check_splits(lengths, self.ids.shape)
         mask.check("target mask", self.mask, self.ids.shape[:2])
         for end, length in zip(accumulate(lengths), lengths, strict=True):
@@ -67,4 +68,4 @@ class Text(NamedTuple):
             yield Text(self.ids[:, part], None if self.mask is None else self.mask[:, part])
 
 
-Ids: TypeAlias = Text | tf.Tensor  # a text, or its ids alone
+Ids: TypeAlias = Text | tf.Tensor  # a text, or only its ids

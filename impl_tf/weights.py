@@ -1,4 +1,4 @@
-"""Canonical parameters to the variables of a Keras layer or tf.Module, and back."""
+"""Converts between canonical NumPy parameters and the variables of any layer, bit for bit."""
 
 import inspect
 from collections.abc import Iterable, Mapping
@@ -19,7 +19,7 @@ __all__ = ["TABLE", "at", "export", "from_numpy", "load", "to_numpy", "values", 
 Module: TypeAlias = keras.layers.Layer | tf.Module
 Variable: TypeAlias = keras.Variable | tf.Variable
 
-# Queries and keys are normalised in one axis. A Keras layer has a property `output`.
+# Norms of queries and keys have one axis. Keras layers already have a property `output`.
 TABLE: Table = (
     *(
         (f"{name}.{kind}", f"{name}.{kind}", f"({heads} k)")
@@ -39,9 +39,8 @@ def load(
 ) -> None:
     """Assigns canonical parameters to the module's variables, in place and bit for bit.
 
-    What LoRA adds is then 0. Raises ValueError, having changed nothing, on missing, unexpected and
-    misshapen tensors and on another dtype than the variable's, all in one message, and if table and
-    module do not fit.
+    LoRA's addition becomes 0. Raises one ValueError, changing nothing, on missing, unexpected or
+    misshapen tensors, wrong dtypes, and if table and module do not match.
     """
     native = variables(module, config, component, table)
     dtypes = {tf.as_dtype(variable.dtype).name for variable in native.values()}
@@ -64,9 +63,9 @@ def load(
 def export(
     module: Module, config: TransformerConfig, component: str = "transformer", table: Table = TABLE
 ) -> dict[str, np.ndarray]:
-    """The module's variables by canonical name, the inverse of `load`, with what LoRA adds to them.
+    """Returns the module's variables by canonical name, including what LoRA adds; inverts `load`.
 
-    Raises ValueError if table and module do not fit.
+    Raises ValueError if table and module do not match.
     """
     native = values(module, config, component, table)
     arrays = {name: to_numpy(value) for name, value in native.items()}
@@ -76,7 +75,7 @@ def export(
 def values(
     module: Module, config: TransformerConfig, component: str = "transformer", table: Table = TABLE
 ) -> dict[str, Variable | tf.Tensor]:
-    """`variables`; instead of those that LoRA adapts, the tensors that the module computes with."""
+    """Returns `variables`, with LoRA-adapted ones replaced by the tensors used in computation."""
     native = variables(module, config, component, table)
     return native | {name: layer.adapted() for name, layer in _adapted(module, native).items()}
 
@@ -84,9 +83,9 @@ def values(
 def variables(
     module: Module, config: TransformerConfig, component: str = "transformer", table: Table = TABLE
 ) -> dict[str, Variable]:
-    """The module's variables by native name, a path of attributes and list indices.
+    """Returns the module's variables by native name, a path of attributes and list indices.
 
-    A layer that needs no shapes is built first. Raises ValueError if table and module do not fit.
+    Builds layers that need no input shape. Raises ValueError if table and module do not match.
     """
     _build(module)
     found, problems = {}, []
@@ -109,14 +108,14 @@ def variables(
 
 
 def to_numpy(tensor: tf.Tensor | Variable) -> np.ndarray:
-    """A copy of a tensor or variable, bit for bit; bfloat16 as ml_dtypes has it."""
+    """Copies a tensor or variable bit for bit; bfloat16 becomes `ml_dtypes.bfloat16`."""
     return np.array(tf.convert_to_tensor(tensor).numpy())
 
 
 def from_numpy(array: np.ndarray, device: str = "/CPU:0") -> tf.Tensor:
-    """A tensor on that device, bit for bit."""
+    """Copies an array to a tensor on the device, bit for bit."""
     with tf.device(device):
-        # TensorFlow may share the memory of an array, so it is given a copy.
+        # TensorFlow may share the memory of an array, so it gets a copy.
         return tf.constant(np.array(array))
 
 
@@ -137,7 +136,7 @@ def _build(module: Module) -> None:
 
 
 def at(module: Module, path: str) -> Variable | None:
-    """The variable of that native name, or None."""
+    """Returns the variable with this native name, or None."""
     node = _node(module, path)
     return node if hasattr(node, "assign") else None
 
@@ -153,7 +152,7 @@ def _node(module: Module, path: str) -> Module | Variable | None:
 
 
 def _adapted(module: Module, names: Iterable[str]) -> dict[str, Adapted]:
-    """The layers that LoRA adapts, by the native name of their matrix."""
+    """Returns the LoRA-adapted layers, by the native name of their matrix."""
     layers = {name: _node(module, name.rpartition(".")[0]) for name in names}
     return {
         name: layer
@@ -163,5 +162,5 @@ def _adapted(module: Module, names: Iterable[str]) -> dict[str, Adapted]:
 
 
 def _key(variable: Variable) -> int:
-    """The identity of the storage: a Keras variable wraps a tf.Variable."""
+    """Returns the identity of the storage: a Keras variable wraps a tf.Variable."""
     return id(variable.value if isinstance(variable, keras.Variable) else variable)

@@ -1,12 +1,13 @@
-"""The port to PyTorch: `nn.Module`s and functions, file by file as in `reference_numpy`.
+"""The port to PyTorch: `nn.Module`s and functions with the file and argument names of
+`reference_numpy`.
 
-`transformer.Transformer(config)`, `attention.MultiHeadAttention(config)` and so on hold the model;
-`kernels` and `programs` make it fast, such as `programs.compiled.compiled(module)`, which runs a
-module as a single graph.
+`transformer.Transformer(config)`, `attention.MultiHeadAttention(config)` and so on define the
+model. `kernels` and `programs` make it fast: `programs.compiled.compiled(module)`, for example,
+runs a module as a single graph.
 
-A name ends in its axes, see `reference_numpy`. Words in capitals in brackets, such as (RESIDUAL),
-are decisions of docs/decisions.md. keep: dropout masks given by the caller, nested by module name;
-they are applied in every mode, and sites without one draw their own in training.
+The name of an array ends in its axes, and bracketed words in capitals, such as (RESIDUAL), refer to
+docs/decisions.md; see `reference_numpy`. `keep` holds dropout masks, nested by module name. They
+apply in every mode; in training, dropout sites without a mask draw their own.
 """
 
 from reference_numpy import TransformerConfig, preset

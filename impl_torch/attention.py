@@ -22,11 +22,11 @@ __all__ = ["MultiHeadAttention", "attention_weights", "scaled_dot_product_attent
 def attention_weights(
     query_bthk: Tensor, key_bsgk: Tensor, mask_bhts: Tensor | None = None, scores: Scores = Scores()
 ) -> Tensor:
-    """`softmax(query key^T / sqrt(k) + mask)`, `b h t s`: how much each query attends to each key.
+    """`softmax(query key^T / sqrt(k))`: how much each query attends to each key, `b h t s`.
 
     mask_bhts: boolean, True = may attend (MASK), or floating, added to the scores, where -inf hides
-    a key. A query that may attend to nothing has weights of zero (EMPTY). Half-precision dtypes
-    compute in float32 and round the weights. Raises ValueError on shapes that do not fit.
+    a key. Fully masked queries have zero weights (EMPTY). Half-precision dtypes compute in float32
+    and round the weights. Raises ValueError if the shapes do not match.
     """
     checks.check_attention(query_bthk.shape, key_bsgk.shape, key_bsgk.shape)
     scores_bhts = scaled_scores(query_bthk, key_bsgk, scores)
@@ -39,10 +39,10 @@ def attention_weights(
 def scaled_dot_product_attention(
     heads: Heads, mask_bhts: Tensor | None = None, scores: Scores = Scores(), drop: Drop = Drop()
 ) -> Tensor:
-    """`attention_weights(query, key) value`, `b t h e`: the mean of the values by their weights.
+    """`attention_weights(query, key) value`: the weighted mean of the values, `b t h e`.
 
-    Without a cap and a keep mask, torch's fused kernel computes it and never holds the weights.
-    Raises ValueError on shapes that do not fit.
+    Without a cap and a keep mask, torch's fused kernel computes it without storing the weights.
+    Raises ValueError if the shapes do not match.
     """
     query_bthk, key_bsgk, value_bsge = heads
     checks.check_attention(query_bthk.shape, key_bsgk.shape, value_bsge.shape)
@@ -55,7 +55,7 @@ def scaled_dot_product_attention(
 
 
 def scaled_scores(query_bthk: Tensor, key_bsgk: Tensor, scores: Scores = Scores()) -> Tensor:
-    """`query key^T / sqrt(k)`, or times a stated scale (SCALE): `b h t s`, at least in float32."""
+    """`query key^T / sqrt(k)`, or times `score_scale` (SCALE): `b h t s`, at least float32."""
     scale = query_bthk.shape[3] ** -0.5 if scores.scale is None else scores.scale
     scaled_bthk = precision.upcast_half(query_bthk) * scale
     key_bshk = precision.upcast_half(repeat_kv(key_bsgk, query_bthk.shape[2]))
@@ -65,7 +65,7 @@ def scaled_scores(query_bthk: Tensor, key_bsgk: Tensor, scores: Scores = Scores(
 def masked(
     scores_bhts: Tensor, mask_bhts: Tensor | None, scores: Scores = Scores()
 ) -> tuple[Tensor, Tensor | None]:
-    """Scores plus a floating mask, and a boolean mask with causality (CAUSAL), window (WINDOW)."""
+    """Adds a floating mask to the scores; merges CAUSAL and WINDOW into a boolean mask."""
     target, source = scores_bhts.shape[2:]
     if mask_bhts is not None:
         kind = precision.dtype_name(mask_bhts.dtype)
@@ -82,7 +82,7 @@ def masked(
 
 
 def repeat_kv(x_bsge: Tensor, heads: int) -> Tensor:
-    """Repeats each head of keys or values for the query heads that share it."""
+    """Repeats each key or value head for the query heads that share it."""
     return x_bsge.repeat_interleave(heads // x_bsge.shape[2], dim=2)
 
 
@@ -90,13 +90,11 @@ class MultiHeadAttention(nn.Module):
     """`head_i = attention(x W_i^Q + b_i^Q, m W_i^K + b_i^K, m W_i^V + b_i^V)`,
     `output = sum_i head_i W_i^O + b^O`: `b t d`.
 
-    The projections are linear layers with outputs `(h k)`, `(g k)` and `(g e)`: the heads of one
-    position lie side by side. The number of heads follows from the outputs, so that tensor
-    parallelism may give each process some of them.
-
-    By config queries and keys are normalised (QKNORM). scores: by default those of an encoder's
-    first layer. rotation: of queries and keys (ROTARY); None does not rotate them. keep_bhts:
-    dropout mask of the weights.
+    The projections are linear layers with outputs `(h k)`, `(g k)` and `(g e)`. The number of heads
+    follows from their width, so that tensor parallelism can give each process some of the heads.
+    Queries and keys are normalized if the config sets query_key_norm (QKNORM). scores: default,
+    those of the first encoder layer. rotation: for queries and keys (ROTARY); None for no rotation.
+    keep_bhts: dropout mask of the weights.
     """
 
     def __init__(self, config: TransformerConfig, scores: Scores | None = None) -> None:
@@ -134,28 +132,29 @@ class MultiHeadAttention(nn.Module):
     def project(
         self, query_btd: Tensor, memory_bsd: Tensor, rotation: Rotation | None = None
     ) -> Heads:
-        """Projects one input to queries, and another or the same to keys and values."""
+        """Projects x to queries, and m to keys and values; normalizes, rotates queries and keys.
+
+        Raises ValueError if there is a rotation and the two lengths differ.
+        """
         query_bthk = self.queries(query_btd, rotation)
         key_bsgk, value_bsge = self.keys_and_values(memory_bsd, rotation)
         return Heads(query_bthk, key_bsgk, value_bsge)
 
     def queries(self, query_btd: Tensor, rotation: Rotation | None = None) -> Tensor:
-        """`x W^Q + b^Q`, normalised and rotated: `b t h k`."""
+        """`x W^Q + b^Q`, normalized and rotated: `b t h k`."""
         return self.query_key_norm(self.query(query_btd), self.query_norm, rotation)
 
     def keys_and_values(
         self, memory_bsd: Tensor, rotation: Rotation | None = None
     ) -> tuple[Tensor, Tensor]:
-        """`m W^K + b^K`, normalised and rotated, and `m W^V + b^V`: `b s g k` and `b s g e`."""
+        """`m W^K + b^K`, normalized and rotated, and `m W^V + b^V`: `b s g k` and `b s g e`."""
         key_bsgk = self.query_key_norm(self.key(memory_bsd), self.key_norm, rotation)
         return key_bsgk, self.value(memory_bsd).unflatten(-1, (-1, self.value_size))
 
     def query_key_norm(
         self, x_btd: Tensor, norm: nn.Module | None, rotation: Rotation | None = None
     ) -> Tensor:
-        """Splits queries or keys into heads, `b t h k`; normalises them over each head, or over all
-        heads together (QKNORM), then rotates them (ROTARY).
-        """
+        """Normalizes queries or keys per head or over all heads (QKNORM), then rotates (ROTARY)."""
         x_bthk = x_btd.unflatten(-1, (-1, self.key_size))
         if norm is not None:
             axis = 1 if self.config.query_key_norm == "head" else 2
@@ -170,13 +169,14 @@ class MultiHeadAttention(nn.Module):
         keep_bhts: Tensor | None = None,
         scores: Scores | None = None,
     ) -> Tensor:
-        """Attends, then projects the output: `b t d`.
+        """`sum_i attention(head_i) W_i^O + b^O`: `b t d`.
 
-        scores: by default the module's own; others if the mask has causality and window in it.
+        scores: default, the module's; pass others if the mask already includes causality and
+        window.
         """
         return self.output(self.mean(heads, mask_bhts, keep_bhts, scores).flatten(-2))
 
-    @in_rows  # the one step that sees rows if tokens lie flat, without their padding
+    @in_rows  # unpacks flattened tokens into rows for this step only
     def mean(
         self,
         heads: Heads,
@@ -184,10 +184,10 @@ class MultiHeadAttention(nn.Module):
         keep_bhts: Tensor | None = None,
         scores: Scores | None = None,
     ) -> Tensor:
-        """`attention(query_i, key_i, value_i)` of every head, `b t h e`; scores: as `attend`."""
+        """`attention(head_i)` for every head, `b t h e`. scores: as in `attend`."""
         scores, drop = self.scores if scores is None else scores, self.weights_dropout
         if type(drop).forward is not Dropout.forward or is_changed(drop):
-            # A user's dropout is given the weights, which the fused kernel never holds.
+            # A user's dropout needs the weights, which the fused kernel does not store.
             return self.weights(heads, mask_bhts, keep_bhts, scores)[1]
         rate = drop.rate if drop.training or keep_bhts is not None else 0.0
         return scaled_dot_product_attention(heads, mask_bhts, scores, Drop(keep_bhts, rate))
@@ -199,7 +199,9 @@ class MultiHeadAttention(nn.Module):
         keep_bhts: Tensor | None = None,
         scores: Scores | None = None,
     ) -> tuple[Tensor, Tensor]:
-        """Returns the weights before dropout, `b h t s`, and the mean of the values, `b t h e`."""
+        """Returns the weights before dropout, `b h t s`, and the weighted mean of the values, `b t
+        h e`.
+        """
         scores, drop = self.scores if scores is None else scores, self.weights_dropout
         weights_bhts = attention_weights(heads.query_bthk, heads.key_bsgk, mask_bhts, scores)
         dropped_bhts = drop(weights_bhts) if keep_bhts is None else drop(weights_bhts, keep_bhts)

@@ -1,4 +1,4 @@
-"""The beams of all rows: which live on, which are finished, when none can win (BEAM)."""
+"""The beams of all rows: which are live, which are finished, and when to stop (BEAM)."""
 
 import numpy as np
 import torch
@@ -10,11 +10,11 @@ __all__ = ["Beams", "best", "hypotheses"]
 
 
 class Beams:
-    """The choices of every step stay on the device; only at the end does the host follow the
-    parents back to the answers.
+    """The beams of all rows. Every step's choices stay on the device; the host traces the answers
+    back through the parents at the end.
 
-    live_bw: log p of the live beams, best first; kept_bw: scores of the best hypotheses, best
-    first; both are filled up with -inf.
+    live_bw: log p of the live beams; kept_bw: scores of the best finished hypotheses. Both are
+    sorted, best first, and padded with -inf.
     """
 
     def __init__(
@@ -28,11 +28,13 @@ class Beams:
         self.live_bw[:, 0] = 0
         self.done_b = torch.zeros(rows, dtype=torch.bool, device=device)
         self._first_b1 = strategy.beam_size * torch.arange(rows, device=device)[:, None]
-        # tokens and parents of the live beams, scores of those that ended
+        # tokens and parents of the live beams, scores of the finished ones
         self._steps: list[tuple[Tensor, Tensor, Tensor]] = []
 
     def advance(self, scores_bwv: Tensor) -> tuple[Tensor, Tensor]:
-        """Chooses each beam's next token, `(b w) 1`, and the row of the model that it continues."""
+        """Chooses the next token of each beam, `(b w) 1`, and the model row that each beam
+        continues.
+        """
         strategy, length = self.strategy, len(self._steps) + 1
         total_bwv = scores_bwv + self.live_bw[:, :, None]
         ended_bw = total_bwv[:, :, strategy.end_id] / _length_penalty(length, strategy.alpha)
@@ -47,8 +49,8 @@ class Beams:
         return token_bw.reshape(-1, 1), (parent_bw + self._first_b1).reshape(-1)
 
     def _stops(self) -> Tensor:
-        """Whether no live beam can beat the worst hypothesis: log p only falls, and the longest
-        answer has the largest penalty.
+        """Returns whether no live beam can still beat the worst finished hypothesis: log p only
+        falls, and the longest answer has the largest penalty.
         """
         worst_b = self.kept_bw[:, -1]
         if self.strategy.early_stop:
@@ -59,7 +61,7 @@ class Beams:
         return (worst_b > -torch.inf) & (highest_b <= worst_b)
 
     def n_best(self, pad_id: int) -> dict[str, Tensor]:
-        """Returns the hypotheses of the highest score, of equals the lower tokens first."""
+        """Returns the hypotheses of highest score; ties go to the lower tokens."""
         token_tbw, parent_tbw, score_tbw = (
             torch.stack(parts).cpu().numpy() for parts in zip(*self._steps, strict=True)
         )
@@ -78,10 +80,10 @@ class Beams:
 
 
 def best(total_bwv: Tensor, count: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Returns the largest log p, largest first, and their tokens and beams; of equals the lower
-    token, then the better beam.
+    """Returns the largest log p, largest first, with their tokens and beams; ties go to the lower
+    token, then to the better beam.
 
-    `max` takes the first of equals; `topk` may take any.
+    `max` returns the first of equal values; `topk` may return any.
     """
     beams = total_bwv.shape[1]
     flat_bn = total_bwv.transpose(1, 2).flatten(1)  # by token, then by beam
@@ -96,8 +98,8 @@ def best(total_bwv: Tensor, count: int) -> tuple[Tensor, Tensor, Tensor]:
 def hypotheses(
     token_tw: np.ndarray, parent_tw: np.ndarray, score_tw: np.ndarray, count: int
 ) -> list[tuple[float, list[int]]]:
-    """Returns the best hypotheses of one row, scores and tokens before the end. A beam that ends at
-    step t was live at step t - 1.
+    """Returns the best hypotheses of one row: scores, and tokens before the end token. A beam that
+    ends at step t was live at step t - 1.
     """
     finite = np.sort(score_tw[np.isfinite(score_tw)])
     lowest = finite[-count:].min(initial=np.inf)

@@ -1,4 +1,4 @@
-"""Decoding in steps: a cache of keys and values, so that a step computes only its own tokens."""
+"""Incremental decoding: a cache of keys and values, so that a step computes only its own tokens."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, TypedDict
@@ -24,7 +24,7 @@ __all__ = ["decode_in_steps", "decode_step", "reorder", "start_cache"]
 
 
 class KeyValues(NamedTuple):
-    """The keys and values that an attention has read; the keys are normalised and rotated."""
+    """The keys and values that an attention layer has read; the keys are normalized and rotated."""
 
     key_bsgk: Tensor
     value_bsge: Tensor
@@ -35,12 +35,12 @@ class KeyValues(NamedTuple):
         return KeyValues(key_bsgk, torch.cat([self.value_bsge, value_btge], dim=1))
 
     def last(self, window: int) -> "KeyValues":
-        """Returns those of the last tokens, as many as the window has; 0: of all."""
+        """Returns the keys and values of the last `window` tokens; 0: of all tokens."""
         return KeyValues(self.key_bsgk[:, -window:], self.value_bsge[:, -window:])
 
 
 class Cache(TypedDict):
-    """Which tokens of the target are real, and the keys and values of each layer's attentions."""
+    """The state of a decoder: token masks, and the keys and values of each layer's attentions."""
 
     source_mask_bs: Tensor | None
     target_mask_bt: Tensor
@@ -53,18 +53,19 @@ def start_cache(
     source_mask_bs: Tensor | None = None,
     batch: int | None = None,
 ) -> Cache:
-    """Returns the cache before the first token: keys and values of the memory, and none of the
-    target.
+    """Returns the cache before the first token: keys and values of the memory, none of the target.
 
-    memory_bsd: None in a decoder-only model, which needs batch, the number of rows. Raises
-    ValueError on shapes that do not fit, without a decoder, on a model in training, and if a part
-    that steps do not call as a whole has a hook or another class.
+    memory_bsd: None for a decoder-only model, which needs batch, the number of rows. Raises
+    ValueError if the shapes do not match, if the model has no decoder or is in training mode, or if
+    a module that steps bypass has a hook or is of another class.
     """
     config = model.config
     config.need_decoder()
     check_steps(model)
     if model.training:
-        raise ValueError("decoding in steps needs a model in evaluation; got one in training")
+        raise ValueError(
+            "incremental decoding needs eval mode; got a model in training mode, call model.eval()"
+        )
     shape = None if memory_bsd is None else memory_bsd.shape
     checks.check_memory(config.cross_attention, config.model_width, shape, source_mask_bs)
     checks.check_batch(batch, None if shape is None else shape[0])
@@ -87,12 +88,11 @@ def start_cache(
 def decode_step(
     model: Transformer, target: Tensor, cache: Cache, target_mask_bt: Tensor | None = None
 ) -> tuple[Tensor, Cache]:
-    """Returns the logits `b t v` of the next t tokens, equal to those rows of `decode` of the whole
-    target, and the cache after them.
+    """Returns the logits `b t v` of the next t target tokens, and the updated cache.
 
-    target, target_mask_bt: as in `decode`, of these tokens only; t may differ from step to step. A
-    layer with a window keeps no more keys than its window. Raises ValueError on ids, masks and
-    shapes that do not fit.
+    The logits equal the same rows of `decode` on the whole target. target, target_mask_bt: as in
+    `decode`, for these tokens only; t may differ between steps. A layer with a window keeps only
+    the keys of its window. Raises ValueError on invalid ids, masks or shapes.
     """
     config, past_bt = model.config, cache["target_mask_bt"]
     checks.check_same_batch(cache=past_bt.shape, target=target.shape)
@@ -131,12 +131,11 @@ def decoder_layer_step(
     cross_mask_bhts: Tensor | None = None,
     rotation: Rotation | None = None,
 ) -> tuple[Tensor, dict[str, Any]]:
-    """Computes `DecoderLayer` on the next tokens of a target; returns also the layer's cache after
-    them.
+    """Runs a decoder layer on the next target tokens; returns its output and updated cache.
 
-    cache: self_attention, of the tokens before, whose `update` appends the new; cross_attention, of
-    the memory, if there is one. scores: of the self-attention. self_mask_bhts: of all tokens that
-    it reads, those of x among them.
+    cache: self_attention, whose `update` appends the keys and values of x, and cross_attention if
+    there is a memory. scores: for the self-attention. self_mask_bhts: covers all tokens that it
+    reads, including those of x.
     """
     after = dict(cache)
 
@@ -162,8 +161,11 @@ def decode_in_steps(
     source_mask_bs: Tensor | None = None,
     target_mask_bt: Tensor | None = None,
 ) -> Tensor:
-    """Computes `decode` in steps of these numbers of tokens: the same logits `b t v`, however the
-    target is split, unless frequencies depend on the length (ROTARY).
+    """Computes `decode` in steps of the lengths `splits`: the same logits `b t v` for every split,
+    unless frequencies depend on the length (ROTARY).
+
+    Raises ValueError as `decode` does, and unless splits are lengths of at least 1 that add up to
+    t.
     """
     check_ids((target, model.config.target_vocabulary))
     checks.check_splits(splits, target.shape)
@@ -177,7 +179,9 @@ def decode_in_steps(
 
 
 def reorder(cache: Cache, row_b: Tensor) -> Cache:
-    """Returns the cache whose row i is what row `row_b[i]` was."""
+    """Returns the cache whose row i is row `row_b[i]` of the given one: surviving beams keep their
+    past.
+    """
     source_mask_bs = cache["source_mask_bs"]
     return {
         "source_mask_bs": None if source_mask_bs is None else source_mask_bs[row_b],
@@ -190,12 +194,12 @@ def reorder(cache: Cache, row_b: Tensor) -> Cache:
 
 
 def positions(config: TransformerConfig, read_bt: Tensor, length: int) -> Tensor:
-    """Returns the positions of the last tokens that have been read."""
+    """Returns the positions of the last `length` tokens read."""
     return positional_encoding.token_positions(read_bt, config.position_start)[:, -length:]
 
 
 def check_steps(model: Transformer) -> None:
-    """Raises ValueError if a step would bypass something that `forward` of a module does."""
+    """Raises ValueError if a step would bypass code in a module's `forward` or in its hooks."""
     whole: list[tuple[str, nn.Module | None, type[nn.Module]]] = [("model", model, Transformer)]
     whole.append(("decoder", model.decoder, Decoder))
     names = ["self_attention"] + ["cross_attention"] * model.config.cross_attention
@@ -208,7 +212,6 @@ def check_steps(model: Transformer) -> None:
         own = isinstance(module, kind) and type(module).forward is kind.forward
         if module is None or not own or is_changed(module):
             raise ValueError(
-                f"decoding in steps calls methods of {place}, which needs {place} to be a "
-                f"{kind.__name__} with its own forward and without hooks; "
-                f"got {type(module).__name__}"
+                f"incremental decoding bypasses {place}: it must be a {kind.__name__} with its own "
+                f"forward and without hooks; got {type(module).__name__}"
             )

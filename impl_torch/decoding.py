@@ -1,4 +1,4 @@
-"""Answers: greedy search, sampling and beam search over a model that decodes in steps."""
+"""Text generation: greedy search, sampling and beam search with incremental decoding."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -24,18 +24,16 @@ Options = Strategy | Mapping[str, Any]
 
 
 class Searcher:
-    """The searches over a snapshot of a model's weights, which later changes of the model do not
-    touch.
+    """Searches over a snapshot of the model's weights; later changes to the model have no effect.
 
-    dtype: of the snapshot; by default the model's; "int8", on CPUs: of its projections (INT8).
-    compiled: a step of one token is a program, which serves every length and every value. The first
-    search compiles it, in half a minute or less, unless a process before it has: the program stays
-    on the disk, in the folder that `TORCHINDUCTOR_CACHE_DIR` names, and is found again for the same
-    sizes and number of rows, whatever the weights (`programs.program`). The device is asked once in
-    a while whether all rows are done, and once at the end whether a logit was inf or NaN.
+    dtype: of the snapshot, default the model's; "int8", on CPUs, applies to its projections (INT8).
+    compiled: run each one-token step as a program that serves every length and value. The first
+    search compiles it, in half a minute or less, and caches it on disk in `TORCHINDUCTOR_CACHE_DIR`
+    for the same sizes and number of rows, whatever the weights (`programs.program`). The host
+    checks now and then whether all rows are done, and at the end for logits of inf or NaN.
 
-    Of every search: source is None in a decoder-only model, which needs a prefix, its prompt;
-    shorter prefixes are padded on the left, as prefix_mask_bp says.
+    In every search, source is None for a decoder-only model, which needs a prefix, its prompt;
+    shorter prefixes are padded on the left, according to prefix_mask_bp.
     """
 
     def __init__(
@@ -46,7 +44,7 @@ class Searcher:
         self.step = compiled_step(next_token) if compiled else next_token
 
     def to(self, device: torch.device | str) -> "Searcher":
-        """Moves the snapshot to the device; returns the searcher itself."""
+        """Moves the snapshot to the device; returns the searcher."""
         self.model.to(device)
         return self
 
@@ -59,7 +57,7 @@ class Searcher:
         source_mask_bs: Tensor | None = None,
         prefix_mask_bp: Tensor | None = None,
     ) -> dict[str, Tensor]:
-        """Returns token_bn and log_p_bn: the likeliest after penalties, of equals the lower id."""
+        """Returns token_bn and log_p_bn: the likeliest token at every step; ties: the lower id."""
         reading = start(self, strategy, source, prefix, source_mask_bs, prefix_mask_bp)
         return one_by_one(reading, lambda step: reading.likeliest())
 
@@ -73,9 +71,9 @@ class Searcher:
         source_mask_bs: Tensor | None = None,
         prefix_mask_bp: Tensor | None = None,
     ) -> dict[str, Tensor]:
-        """Searches as `greedy_search`, but a uniform number draws each token: penalties,
-        temperature, top-k, top-p, then draw (SAMPLE). The numbers stand in place of a generator, so
-        that every implementation draws the same tokens.
+        """Like `greedy_search`, but draws each token (SAMPLE).
+
+        uniform_bn replaces a generator, so that every implementation draws the same tokens.
         """
         reading = start(self, strategy, source, prefix, source_mask_bs, prefix_mask_bp)
         shape = reading.rows, reading.strategy.max_new_tokens
@@ -93,12 +91,7 @@ class Searcher:
         source_mask_bs: Tensor | None = None,
         prefix_mask_bp: Tensor | None = None,
     ) -> dict[str, Tensor]:
-        """Returns the hypotheses of the highest score `log p / ((5 + n) / 6)^alpha` (BEAM):
-        token_bwn and score_bw.
-
-        Beams are copies of a row. At each step every live beam ends once, and the likeliest
-        continuations of all live on.
-        """
+        """Returns token_bwn and score_bw, the best `log p / ((5 + n) / 6)^alpha` (BEAM)."""
         strategy = Strategy.of(strategy, self.model.config)
         copies = strategy.beam_size
         return beams(start(self, strategy, source, prefix, source_mask_bs, prefix_mask_bp, copies))
@@ -107,7 +100,7 @@ class Searcher:
 def one_by_one(
     reading: Reading, choose: Callable[[int], tuple[Tensor, Tensor]]
 ) -> dict[str, Tensor]:
-    """Answers each row token by token. choose: step -> the tokens `b`, and their log p."""
+    """Generates one answer per row, token by token. choose: step -> tokens `b` and their log p."""
     strategy, pad_id = reading.strategy, reading.request.pad_id
     done_b = torch.zeros_like(reading.next.token_b, dtype=torch.bool)
     tokens, log_ps = [], []
@@ -129,7 +122,7 @@ def one_by_one(
 
 
 def beams(reading: Reading) -> dict[str, Tensor]:
-    """Returns the hypotheses of all rows, whose beams go on together."""
+    """Returns the hypotheses of all rows, whose beams advance together."""
     strategy, log_total_b = reading.strategy, reading.next.log_total_b
     found = Beams(strategy, reading.rows, log_total_b.dtype, log_total_b.device)
     for step in range(strategy.max_new_tokens):
@@ -152,7 +145,7 @@ def start(
     prefix_mask_bp: Tensor | None,
     copies: int = 1,
 ) -> Reading:
-    """Returns the model after it has read the prefix, with so many copies of each row."""
+    """Returns the model after reading the prefix, with this many copies of each row."""
     model = searcher.model
     strategy = Strategy.of(strategy, model.config)
     asked = request(model.config, strategy, source, prefix, source_mask_bs, prefix_mask_bp)

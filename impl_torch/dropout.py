@@ -1,4 +1,4 @@
-"""Inverted dropout (DROPOUT), and the trees of keep masks."""
+"""Inverted dropout (DROPOUT), and trees of keep masks."""
 
 import math
 from collections.abc import Mapping
@@ -14,12 +14,12 @@ from . import precision
 
 __all__ = ["Dropout"]
 
-# keep masks, nested by the parts of their sites' names
+# keep masks, nested by the parts of their site names
 Keep: TypeAlias = Mapping[str, "Tensor | Keep"]
 
 
 class Dropout(nn.Module):
-    """`y = x / (1 - rate)` if kept, else 0: an `nn.Dropout` with keep masks, used in any mode."""
+    """`y = x / (1 - rate)` where kept, else 0: an `nn.Dropout` with optional keep masks."""
 
     def __init__(self, rate: float) -> None:
         super().__init__()
@@ -33,7 +33,7 @@ class Dropout(nn.Module):
 
 
 def dropout(x: Tensor, keep: Tensor | None, rate: float, training: bool) -> Tensor:
-    """Computes `Dropout`; without a mask, drops at random in training and nothing in evaluation."""
+    """Functional `Dropout`; without a mask, draws one in training and returns x in evaluation."""
     if keep is None:
         return F.dropout(x, rate, training)
     checks.check_keep(keep.shape, precision.dtype_name(keep.dtype), x.shape, rate)
@@ -41,14 +41,14 @@ def dropout(x: Tensor, keep: Tensor | None, rate: float, training: bool) -> Tens
 
 
 def part(keep: Any, *names: str) -> Any:
-    """Returns the keep masks below these names, None if there are none."""
+    """Returns the keep masks below these names, or None if there are none."""
     for name in names:
         keep = None if keep is None else keep.get(name)
     return keep
 
 
 def words(entries: int, device: torch.device, generator: torch.Generator | None = None) -> Tensor:
-    """Draws at least this number of random 16-bit words, four in an int64."""
+    """Draws at least `entries` random 16-bit words, packed four to an int64."""
     empty = torch.empty(-(-entries // 4), dtype=torch.int64, device=device)
     return empty.random_(-(2**63), None, generator=generator)
 
@@ -56,8 +56,8 @@ def words(entries: int, device: torch.device, generator: torch.Generator | None 
 def cut(
     config: TransformerConfig, shapes: Mapping[str, tuple[int, ...]], words: Tensor
 ) -> dict[str, Tensor]:
-    """Cuts random words, 16 bits for an entry, along their last axis into the keep masks of these
-    sites. Other axes of the words are the first ones of every mask.
+    """Cuts random words, 16 bits per entry, along their last axis into the keep masks of these
+    sites. Other axes of the words are the first axes of every mask.
     """
     rows = words.shape[:-1].numel()
     sizes = [math.prod(shape) // rows for shape in shapes.values()]

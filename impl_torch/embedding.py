@@ -1,4 +1,4 @@
-"""Token and segment embedding, and the logits, which map vectors to scores of tokens."""
+"""Token and segment embeddings (EMBED), and the logits, which map vectors back to tokens."""
 
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -13,19 +13,19 @@ from .projection import Projection
 
 __all__ = ["Embedding", "Logits", "SegmentEmbedding"]
 
-# of a shape, a dtype and, by name, if they are known, the lowest and highest value
+# takes a shape, a dtype and, if known, the lowest and highest value by name
 Check = Callable[..., None]
 
 
 class Table(nn.Embedding):
-    """An `nn.Embedding` that starts with normal numbers of standard deviation `d^-1/2` (INIT)."""
+    """An `nn.Embedding` initialized from a normal distribution of std `d^-1/2` (INIT)."""
 
     def reset_parameters(self) -> None:
         nn.init.normal_(self.weight, std=self.embedding_dim**-0.5)
 
     def look_up(self, index_bt: Tensor) -> Tensor:
-        """Takes the row of each index, unchecked. ONNX counts negative indices from the end: a
-        graph that may run there makes them out of range.
+        """Looks up rows without checks. ONNX counts negative indices from the end; exported graphs
+        map them out of range instead.
         """
         index_bt = index_bt.long()
         if framework.exporting():
@@ -34,15 +34,15 @@ class Table(nn.Embedding):
 
 
 class Embedding(Table):
-    """`x = sqrt(d)^scale * table[token]`, or `token @ table` of soft one-hot rows: `b t d`.
+    """`x = sqrt(d)^scale * table[token]`, or `token @ table` for soft one-hot rows: `b t d`.
 
-    Half-precision dtypes multiply by sqrt(d) in float32, as torch does with any Python number;
-    round_scale: by sqrt(d) in their dtype.
+    Half-precision dtypes multiply by sqrt(d) in float32, as torch does with Python numbers;
+    round_scale first rounds sqrt(d) to the dtype.
     """
 
     def __init__(self, vocabulary: int, width: int, scale: bool, round_scale: bool = False) -> None:
         super().__init__(vocabulary, width)
-        # the name that `transformers` and `peft` know
+        # the name that `transformers` and `peft` use
         self.embed_scale = width**0.5 if scale else None
         self.round_scale = round_scale
 
@@ -55,7 +55,7 @@ class Embedding(Table):
         return self.look_up(token)
 
     def look_up(self, token: Tensor) -> Tensor:
-        """Computes `forward` of checked tokens: a model reads all ids from the device once."""
+        """Computes `forward` of checked tokens, since a model checks all of its ids at once."""
         if token.is_floating_point():
             x_btd = token.to(self.weight.dtype) @ self.weight
         else:
@@ -63,7 +63,7 @@ class Embedding(Table):
         return self.scaled(x_btd)
 
     def scaled(self, x_btd: Tensor) -> Tensor:
-        """Multiplies the rows of the table by sqrt(d), if the config says so."""
+        """Multiplies table rows by sqrt(d) if the config sets scale_embedding."""
         if self.round_scale and self.embed_scale is not None:
             return x_btd * x_btd.new_full((), self.embed_scale)
         return x_btd if self.embed_scale is None else x_btd * self.embed_scale
@@ -74,7 +74,7 @@ class Embedding(Table):
 
 
 class SegmentEmbedding(Table):
-    """`x = table[segment]`, `b s d`: which of several sentences a token belongs to."""
+    """`x = table[segment]`, `b s d`: a learned vector for the sentence that a token belongs to."""
 
     def check_ids(self, segment_bs: Tensor) -> None:
         """Raises ValueError on segments that `forward` rejects."""
@@ -87,8 +87,8 @@ class SegmentEmbedding(Table):
 
 
 class Logits(Projection):
-    """`logits = scale (x W + b)`, as a linear layer `d -> v`: `b t v`; cap: `cap tanh(logits /
-    cap)` in their place (SOFTCAP). If they are tied, the weight is an embedding's.
+    """`logits = scale (x W + b)`, `b t v`; with a cap, `cap tanh(logits / cap)` (SOFTCAP). If tied,
+    the weight is that of an embedding.
     """
 
     def __init__(
@@ -103,20 +103,20 @@ class Logits(Projection):
 
 
 def token_embedding(config: TransformerConfig, vocabulary: int) -> Embedding:
-    """Returns an embedding of the config for this vocabulary."""
+    """Returns the token embedding of a config for this vocabulary."""
     return Embedding(
         vocabulary, config.model_width, config.scale_embedding, config.round_embedding_scale
     )
 
 
 def logits(config: TransformerConfig, vocabulary: int) -> Logits:
-    """Returns logits of the config for this vocabulary."""
+    """Returns the logits layer of a config for this vocabulary."""
     width, scale, cap = config.model_width, config.logit_scale, config.logit_cap
     return Logits(width, vocabulary, config.output_bias, scale, cap)
 
 
 def scaled_and_capped(logits_btv: Tensor, scale: float, cap: float | None) -> Tensor:
-    """Returns the logits with their scale and cap, rounded once."""
+    """Applies scale and cap to logits; half precision rounds once."""
     if scale == 1 and cap is None:
         return logits_btv
     wide_btv = precision.upcast_half(logits_btv) * scale
@@ -124,26 +124,25 @@ def scaled_and_capped(logits_btv: Tensor, scale: float, cap: float | None) -> Te
 
 
 def check_ids(*tokens: tuple[Tensor, int]) -> None:
-    """Raises ValueError on tokens that do not fit their vocabulary."""
+    """Raises ValueError on tokens outside their vocabulary."""
     check_values([of_vocabulary(token, vocabulary) for token, vocabulary in tokens])
 
 
 def of_vocabulary(token: Tensor, vocabulary: int) -> tuple[Tensor, Check]:
-    """Pairs tokens with the check that they fit this vocabulary."""
+    """Pairs tokens with the check that they are in this vocabulary."""
     return token, partial(checks.check_tokens, "token", vocabulary=vocabulary)
 
 
 def check_values(given: Sequence[tuple[Tensor, Check]]) -> None:
-    """Calls the check of every tensor with its shape and dtype, then also with the lowest and
-    highest value of integers.
+    """Calls each tensor's check with shape and dtype, then for integers also with their bounds.
 
-    The bounds of all tensors come from the device in one transfer. Without values
-    (`framework.has_values`) only axes and dtype are checked.
+    All bounds are read from the device in one transfer. Tensors without values
+    (`framework.has_values`) are only checked for axes and dtype.
     """
     for x, check in given:
         if x.is_nested:
             raise ValueError(
-                "ids must be a dense tensor, whose shorter rows are padded; got a nested one"
+                "ids must be a dense tensor with shorter rows padded; got a nested tensor"
             )
         check(x.shape, precision.dtype_name(x.dtype))
     valued = [

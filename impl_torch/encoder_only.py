@@ -1,4 +1,4 @@
-"""Encoder-only models (ALONE): from token ids to a row's classes and to masked tokens' logits."""
+"""Encoder-only models (ALONE): the classes of a row, and the logits of masked tokens."""
 
 from collections.abc import Callable
 
@@ -18,10 +18,9 @@ Source = Text | Tensor
 
 
 class EncoderHeads(Sharing):
-    """The methods of `Transformer` for the heads of an encoder-only model; ValueError if the config
-    does not have the head.
+    """The head methods of an encoder-only `Transformer`; ValueError if the config lacks the head.
 
-    keep: see `Transformer.encode`; `classifier_dropout` is another site.
+    keep: as in `Transformer.encode`, plus the site `classifier_dropout`.
     """
 
     config: TransformerConfig
@@ -59,7 +58,7 @@ class EncoderHeads(Sharing):
         total: int | Tensor | None = None,
         keep: Keep | None = None,
     ) -> Tensor:
-        """`cross_entropy(classify(source), label)` over the class of every row: a scalar."""
+        """`cross_entropy(classify(source), label)`, a scalar: the loss of the rows' classes."""
         self.config.need("classes")
         self.check_ids(source, label_b=label_b)
         x_bsd, _ = self._encode(Text.of(source), keep)
@@ -67,6 +66,6 @@ class EncoderHeads(Sharing):
         return loss.unchecked(logits_bc[:, None], label_b[:, None], None, smoothing, total)
 
     def masked_language_logits(self, source: Source, keep: Keep | None = None) -> Tensor:
-        """`masked_language_head(encode(source))`, `b s v`: scores of tokens at every position."""
+        """`masked_language_head(encode(source))`, `b s v`: scores of every position's token."""
         self.config.need("masked_language_head")
         return self.masked_language_head(self.encode(source, keep))

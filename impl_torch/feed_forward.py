@@ -15,12 +15,12 @@ __all__ = ["activation", "FeedForward"]  # noqa: RUF022 - the order of the twins
 
 
 def activation(x: Tensor, name: str) -> Tensor:
-    """relu: `max(x, 0)`; gelu_erf: `x/2 (1 + erf(x / sqrt 2))`; gelu_tanh:
-    `x/2 (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3)))`; gelu_sigmoid: `x sigmoid(1.702 x)`; silu:
-    `x sigmoid(x)`.
+    """Elementwise activation by name (GELU).
 
-    torch's own kernels compute half-precision dtypes in float32; it has none for gelu_sigmoid.
-    Raises ValueError on another name.
+    relu: `max(x, 0)`; gelu_erf: `x/2 (1 + erf(x / sqrt 2))`; gelu_tanh:
+    `x/2 (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3)))`; gelu_sigmoid: `x sigmoid(1.702 x)`; silu:
+    `x sigmoid(x)`. torch's kernels compute half-precision dtypes in float32; it has none for
+    gelu_sigmoid. Raises ValueError on another name.
     """
     if name == "relu":
         return F.relu(x)
@@ -37,8 +37,9 @@ def activation(x: Tensor, name: str) -> Tensor:
 
 
 class FeedForward(nn.Module):
-    """`FFN(x) = activation(x W_1 + b_1) W_2 + b_2`, as two linear layers, the same at every
-    position: `b t d`; gated, three: `FFN(x) = (activation(x W_g + b_g) * (x W_1 + b_1)) W_2 + b_2`.
+    """`FFN(x) = activation(x W_1 + b_1) W_2 + b_2`, `b t d`, the same at every position.
+
+    Gated: `FFN(x) = (activation(x W_g + b_g) * (x W_1 + b_1)) W_2 + b_2`.
     """
 
     def __init__(self, config: TransformerConfig) -> None:

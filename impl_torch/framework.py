@@ -1,5 +1,6 @@
-"""Helpers for code that may be traced, for hooks, and for parameters that several modules share;
-and every private name of torch that the package uses, which no other file names.
+"""Helpers for traced code, hooks and shared parameters, and all private torch names in use.
+
+No other file of the package uses private names of torch.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -51,40 +52,40 @@ __all__ = [
     "untraceable",
 ]
 
-# Private and unstable names of torch, and what would be lost without each.
+# Private and unstable names of torch, and the consequence of losing each.
 PRIVATE = {
     "torch._subclasses.fake_tensor.is_fake": "tracing would read values that a fake tensor lacks",
-    "torch.fx.experimental.proxy_tensor.get_proxy_mode": "make_fx would trace checks of values",
-    "torch.fx.experimental.symbolic_shapes.statically_known_true": "graphs would be for one length",
-    "torch.fx.experimental._config": "lengths equal by chance would be compiled as one",
+    "torch.fx.experimental.proxy_tensor.get_proxy_mode": "make_fx would trace value checks",
+    "torch.fx.experimental.symbolic_shapes.statically_known_true": "graphs would fix the length",
+    "torch.fx.experimental._config": "lengths equal by chance would be merged",
     "torch.utils._python_dispatch.TorchDispatchMode": "`traffic` could not see collectives",
-    "torch.distributed.distributed_c10d._resolve_process_group": "`traffic` would not know groups",
+    "torch.distributed.distributed_c10d._resolve_process_group": "`traffic` could not size groups",
     "torch.nn.Module._forward_hooks": "fused programs would skip a user's hooks",
     "torch.nn.Module._forward_pre_hooks": "fused programs would skip a user's hooks",
-    "torch.nn.Module._parameters": "a step's program would hold the weights that it was made with",
-    "torch.nn.Module._buffers": "a step's program would hold the buffers that it was made with",
-    "torch.nn.Module._apply": "`to` would part tied tables and leave packed kernels behind",
+    "torch.nn.Module._parameters": "a step's program would keep its initial weights",
+    "torch.nn.Module._buffers": "a step's program would keep its initial buffers",
+    "torch.nn.Module._apply": "`to` would separate tied tables and leave packed kernels behind",
     "torch._foreach_mul": "clipping would launch a kernel for every parameter",
     "torch._dynamo.exc.Unsupported": "bad input would raise the tracer's error for the module's",
     "torch._dynamo.mark_dynamic": "every number of tokens would be compiled again",
     "torch._inductor.runtime.cache_dir_utils.cache_dir": "programs would miss torch's folder",
     "torch._inductor.aoti_compile_and_package": "a step of decoding would run with guards",
-    "torch._inductor.aoti_load_package": "a step's call would take a third longer",
+    "torch._inductor.aoti_load_package": "calling a step would take a third longer",
     "torch._inductor.ir.TensorBox": "int8 products would be called from Python",
     "torch._inductor.mkldnn_ir.QLinearPointwisePT2E": "int8 products would be called from Python",
     "torch._inductor.virtualized.V": "int8 products would be called from Python",
     "torch._inductor.lowering.lowerings": "packed kernels would have to be constants",
     "torch._inductor.lowering.fallback_handler": "MKL's kernels would have to be constants",
     "torch.ops.mkl._mkl_linear": "float32 products of few rows would take twice the time on Intel",
-    "torch.ops.mkl._mkl_reorder_linear_weight": "MKL would pack a kernel at every product",
+    "torch.ops.mkl._mkl_reorder_linear_weight": "MKL would pack the kernel for every product",
     "torch.ops.mkldnn._linear_pointwise": "bfloat16 products of few rows would take twice the time",
-    "torch.ops.mkldnn._reorder_linear_weight": "oneDNN would pack a kernel at every product",
+    "torch.ops.mkldnn._reorder_linear_weight": "oneDNN would pack the kernel for every product",
     "torch.ops.mkldnn._is_mkldnn_bf16_supported": "oneDNN would emulate bfloat16 on old processors",
     "torch.ops.onednn.qlinear_prepack": "int8 products would be computed in float32",
     "torch.ops.onednn.qlinear_pointwise": "int8 products would be computed in float32",
 }
 
-Rules = Mapping[Any, Callable[..., Any]]  # operator -> how Inductor compiles a call of it
+Rules = Mapping[Any, Callable[..., Any]]  # the metadata of a module in a state dict
 Metadata = Mapping[str, bool | int]  # of a module in a state dict
 OLDER = (
     ("embedding.table", "embedding.weight"),
@@ -94,8 +95,8 @@ OLDER = (
 
 
 def has_values(token: Tensor) -> bool:
-    """Whether the host may look at the values: not in a trace, and not if the tensor is fake, on
-    the meta device, wrapped by `torch.func` or a `DTensor`, of which each process has a part.
+    """Whether the host may read the values: not while tracing, nor if the tensor is fake, on the
+    meta device, wrapped by `torch.func`, or a `DTensor` that is spread over processes.
     """
     if torch.compiler.is_compiling() or torch.jit.is_tracing() or get_proxy_mode() is not None:
         return False
@@ -104,12 +105,12 @@ def has_values(token: Tensor) -> bool:
 
 
 def is_sharded(tensor: Tensor) -> TypeGuard["DTensor"]:
-    """Whether the tensor is a `DTensor`, a class that takes a while to import."""
+    """Whether the tensor is a `DTensor`, without the slow import of that class."""
     return hasattr(tensor, "full_tensor")
 
 
 def bounds(x: Tensor) -> list[Any]:
-    """Returns the lowest and highest value, in one transfer; nothing if there are no values."""
+    """Returns the lowest and highest value, in one transfer; empty if there are no values."""
     if not has_values(x) or not x.numel():
         return []
     return torch.stack((x if x.is_floating_point() else x.long()).aminmax()).tolist()
@@ -123,7 +124,7 @@ def exporting() -> bool:
 
 
 def same_size(one: int, other: int) -> bool:
-    """Whether two sizes are equal in every run of the graph, and not by chance in this one."""
+    """Whether two sizes are equal in every run of the graph, not just in this one."""
     return _always(one == other)
 
 
@@ -133,10 +134,10 @@ def fits(size: int, most: int) -> bool:
 
 
 def _always(holds: bool | torch.SymBool | Tensor) -> bool:
-    if isinstance(holds, Tensor):  # as sizes are in `jit.trace`
+    if isinstance(holds, Tensor):  # `jit.trace` represents sizes as tensors
         return bool(holds)
     if torch.compiler.is_compiling() or isinstance(holds, torch.SymBool):
-        # sympy takes a while to import
+        # sympy is slow to import
         from torch.fx.experimental.symbolic_shapes import statically_known_true
 
         return statically_known_true(holds)
@@ -144,50 +145,50 @@ def _always(holds: bool | torch.SymBool | Tensor) -> bool:
 
 
 def is_changed(module: nn.Module) -> bool:
-    """Whether a call does more than its class's `forward`: hooks, or a `forward` of its own."""
+    """Whether a call does more than the class's `forward`: hooks, or a replaced `forward`."""
     return bool(module._forward_hooks or module._forward_pre_hooks or "forward" in vars(module))
 
 
 def scaled(tensors: Iterable[Tensor], factor: Tensor) -> tuple[Tensor, ...]:
-    """Multiplies all tensors: on a GPU, to launch a kernel for each takes longer than to run it."""
+    """Multiplies all tensors at once; on a GPU, launching one kernel each would dominate."""
     return torch._foreach_mul(list(tensors), factor)
 
 
 def holders(module: nn.Module) -> tuple[dict[str, Any], ...]:
-    """Returns the dicts that hold a module's tensors: parameters, buffers, and plain attributes."""
+    """Returns the dicts that store a module's tensors: parameters, buffers and attributes."""
     return module._parameters, module._buffers, vars(module)
 
 
 def of_unequal_sizes() -> AbstractContextManager[None]:
-    """A setting of compiled graphs: sizes that are equal by chance may part."""
+    """Context in which compiled graphs treat sizes that are equal by chance as independent."""
     shapes: Any = _config
     return shapes.patch(use_duck_shape=False)
 
 
 def mark_dynamic(x: Tensor, axis: int, hint: int) -> None:
-    """Marks the axis, for a graph that serves every size; hint: a usual one."""
+    """Marks the axis so that one graph serves every size; hint: a typical size."""
     torch._dynamo.mark_dynamic(x, axis, hint_override=hint)
 
 
 def untraceable() -> type[Exception]:
-    """The error of a tracer that cannot go on, also because the code that it traces raises."""
+    """The error of a tracer that cannot continue, including when the traced code raises."""
     return torch._dynamo.exc.Unsupported
 
 
 def group_size(name: Any) -> int:
-    """How many processes a group has that a functional collective names."""
+    """Returns the number of processes of a group that a functional collective names."""
     return int(torch.distributed.distributed_c10d._resolve_process_group(name).size())
 
 
 def programs() -> Path:
-    """The folder of compiled programs; the import takes a second, as does whatever compiles."""
+    """Returns the folder of compiled programs; the import takes a second, as compilers do."""
     from torch._inductor.runtime.cache_dir_utils import cache_dir
 
     return Path(cache_dir())
 
 
 def program(path: Path) -> Callable[[list[Tensor]], list[Tensor]]:
-    """Loads a compiled program, which is called with lists: a third faster than with structures."""
+    """Loads a compiled program that takes lists, which is a third faster than nested structures."""
     return torch._inductor.aoti_load_package(str(path)).loader.boxed_run
 
 
@@ -200,7 +201,7 @@ def compile_to(exported: torch.export.ExportedProgram, path: Path, rules: Rules)
 
 
 def compiled_int8(of_x: Sequence[Tensor], x_nd: Any, kernel: Any, scale: Any, zero: Any) -> Any:
-    """A rule of `compile_to` for oneDNN's product by int8; of_x: scale and zero of the uint8."""
+    """`compile_to` rule for oneDNN's int8 product; of_x: scale and zero of the uint8 input."""
     from torch._inductor import ir, mkldnn_ir
     from torch._inductor.virtualized import V
 
@@ -210,7 +211,7 @@ def compiled_int8(of_x: Sequence[Tensor], x_nd: Any, kernel: Any, scale: Any, ze
 
 
 def kernel_rules() -> Rules:
-    """Rules for MKL's products, whose packed kernels are inputs: Inductor's own takes constants."""
+    """Rules for MKL products with packed kernels as inputs; Inductor only takes constants."""
     from torch._inductor.lowering import fallback_handler
 
     if not torch.backends.mkl.is_available():
@@ -220,7 +221,7 @@ def kernel_rules() -> Rules:
 
 
 def packed(weight: Tensor, rows: int, library: str) -> Tensor:
-    """Lays a kernel out for products of that number of rows by MKL or oneDNN."""
+    """Packs a kernel for products of this number of rows by MKL or oneDNN."""
     if library == "mkl":
         return torch.ops.mkl._mkl_reorder_linear_weight(weight, rows)
     return torch.ops.mkldnn._reorder_linear_weight(weight, rows)
@@ -232,27 +233,27 @@ def mkl_linear(x: Tensor, kernel: Tensor, weight: Tensor, bias: Tensor | None, r
 
 
 def one_dnn_linear(x_btd: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """Computes `x W + b` by oneDNN, with a plain or a packed weight."""
+    """Computes `x W + b` by oneDNN, with a plain or packed weight."""
     return torch.ops.mkldnn._linear_pointwise(x_btd, weight, bias, "none", [], "")
 
 
 def has_bfloat16() -> bool:
-    """Whether oneDNN has products in bfloat16 on this processor."""
+    """Whether oneDNN has bfloat16 products on this processor."""
     return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
 
 
 def packed_int8(kernel: Tensor) -> Tensor:
-    """Lays an int8 kernel out for oneDNN."""
+    """Packs an int8 kernel for oneDNN."""
     return torch.ops.onednn.qlinear_prepack(kernel, None)
 
 
 def product_int8(*given: Tensor | float | None) -> Tensor:
-    """Computes a product of uint8 by packed int8 by oneDNN; its arguments before the dtype."""
+    """Multiplies uint8 by packed int8 with oneDNN; takes the arguments before the dtype."""
     return torch.ops.onednn.qlinear_pointwise(*given, torch.float32, "none", [], "")
 
 
 class Moving(nn.Module):
-    """A module that does more than its parameters when it is moved: `to`, `to_empty`, `double`."""
+    """A module that updates more than its parameters when moved: `to`, `to_empty`, `double`."""
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Any:
         with self._moving(fn):
@@ -260,17 +261,17 @@ class Moving(nn.Module):
 
     @contextmanager
     def _moving(self, fn: Callable[[Tensor], Tensor]) -> Iterator[None]:
-        """What happens around the move. fn: moves a tensor."""
+        """Context around a move. fn: moves a tensor."""
         yield
 
 
 class Sharing(Moving):
-    """A module of which several modules share one parameter, such as a shared or tied table.
+    """A module with a parameter shared by several modules, such as a shared or tied table.
 
-    It stays one parameter on every device and in every way of loading. A state dict has it once,
-    under its first name, as `safetensors.torch.save_file` needs it; a state dict that is loaded may
-    have it under any of its names, and under several if they are equal. The names `table`, `scale`
-    and `offset` are taken for `weight` and `bias`, too.
+    It stays one parameter on every device and through every way of loading. State dicts contain it
+    once, under its first name, as `safetensors.torch.save_file` requires; loaded state dicts may
+    use any of its names, or several with equal values. The names `table`, `scale` and `offset` are
+    accepted for `weight` and `bias`.
     """
 
     def __init__(self) -> None:
@@ -280,7 +281,7 @@ class Sharing(Moving):
 
     @contextmanager
     def _moving(self, fn: Callable[[Tensor], Tensor]) -> Iterator[None]:
-        """Leaving the meta device would give each module a parameter of its own."""
+        """Restores sharing, since leaving the meta device gives each module its own parameter."""
         tied = shared(self)
         yield
         share(self, tied)
@@ -295,7 +296,7 @@ def shared(module: nn.Module) -> list[list[str]]:
 
 
 def share(module: nn.Module, groups: Iterable[list[str]]) -> None:
-    """Makes the first parameter of each group of names that of all."""
+    """Assigns the first parameter of each group of names to all of its names."""
     for first, *others in groups:
         for owner, _, own in (name.rpartition(".") for name in others):
             setattr(module.get_submodule(owner), own, module.get_parameter(first))
@@ -324,14 +325,14 @@ def _everywhere(
     for group in shared(module):
         held, names = module.get_parameter(group[0]), [prefix + name for name in group]
         given = {name: state_dict[name] for name in names if name in state_dict}
-        # `torch.distributed.checkpoint` gives a name that a full state dict leaves out the module's
-        # own parameter, which says nothing.
+        # For names missing from a full state dict, `torch.distributed.checkpoint` passes the
+        # module's own parameter, which carries no information.
         given = {name: tensor for name, tensor in given.items() if tensor is not held} or given
         if not given:
             continue
         (first, tensor), *others = given.items()
         problems[-1].extend(
-            f"{name} must equal {first}, since both are one parameter of this model"
+            f"{name} must equal {first}, since they are one parameter of this model"
             for name, other in others
             if not _equal(tensor, other)
         )
@@ -342,11 +343,11 @@ def _everywhere(
 
 
 def _equal(one: Tensor, other: Tensor) -> bool:
-    """Whether all values are equal, if both have values."""
+    """Whether all values are equal, if both tensors have values."""
     if (one.shape, one.dtype, one.is_meta) != (other.shape, other.dtype, other.is_meta):
         return False
     if one is other or one.is_meta:
         return True
-    # of a `DTensor`, the shards of this process
+    # for a `DTensor`, the shards of this process
     one, other = (x.to_local() if is_sharded(x) else x for x in (one, other))
     return torch.allclose(one, other.to(one.device), rtol=0, atol=0, equal_nan=True)

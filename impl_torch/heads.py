@@ -15,7 +15,7 @@ __all__ = ["Classifier", "MaskedLanguageHead", "Pooler"]
 
 
 class Pooler(Projection):
-    """`y = activation(x_0 W + b)`, x_0 a row's first token: `d -> r`, `b r`; tanh or relu."""
+    """`y = activation(x_0 W + b)`, `b r`, where x_0 is the first token; tanh or relu."""
 
     def __init__(self, width: int, activation_name: str = "tanh") -> None:
         super().__init__(width, width)
@@ -30,7 +30,7 @@ class Pooler(Projection):
 
 
 class Classifier(Projection):
-    """`logits = dropout(x) W + b`, x the pooled token, as a linear layer `r -> c`: `b c`."""
+    """`logits = dropout(x) W + b`, `b c`, where x is the pooled token: scores of every class."""
 
     def __init__(self, width: int, classes: int, dropout_rate: float) -> None:
         super().__init__(width, classes)
@@ -42,8 +42,9 @@ class Classifier(Projection):
 
 
 class MaskedLanguageHead(nn.Module):
-    """`logits = norm(activation(x W + b)) W_v + b_v`: `b s v`. table: the embedding whose table is
-    the logits' weight, if it is tied.
+    """`logits = norm(activation(x W + b)) W_v + b_v`, `b s v`: scores of every position's token.
+
+    table: the embedding whose table is the weight of tied logits.
     """
 
     def __init__(self, config: TransformerConfig, table: Embedding | None = None) -> None:
@@ -61,7 +62,7 @@ class MaskedLanguageHead(nn.Module):
 
 
 def of_classes(label_b: Tensor, rows: int, classes: int) -> tuple[Tensor, Check]:
-    """Pairs labels with the check that there is one of these classes for each row."""
+    """Pairs labels with the check that each row has one of these classes."""
 
     def check(shape: torch.Size, dtype: str, **bounds: int) -> None:
         checks.check_classes(shape, dtype)

@@ -1,5 +1,6 @@
-"""The input of the first layer of a stack: the sum of token embedding, position and segment, and
-its norm. Rotary positions are not added here: attention rotates its queries and keys by them.
+"""The input of the first layer of a stack: the sum of token, position and segment embeddings.
+
+The sum is normalized if the config says so. Rotary positions are applied in attention, not here.
 """
 
 from typing import NamedTuple, Protocol
@@ -18,12 +19,12 @@ from .values import Text
 
 __all__ = ["embed", "masked_positions", "table"]
 
-# of what checks ids and looks them up
+# forward methods that check ids and look them up
 FORWARDS = Embedding.forward, SegmentEmbedding.forward, PositionEmbedding.forward
 
 
 class Inputs(NamedTuple):
-    """The embeddings that one side of a model adds up, and their norm; None: it has none."""
+    """The embeddings that one side of a model adds up, and their norm; None for absent modules."""
 
     embedding: nn.Module
     position_embedding: nn.Module | None
@@ -32,7 +33,7 @@ class Inputs(NamedTuple):
 
 
 class Embedded(Protocol):
-    """A model with its embeddings. inputs: those of "source" or "target"."""
+    """A model and its embeddings. inputs: those of "source" or "target"."""
 
     @property
     def config(self) -> TransformerConfig: ...
@@ -43,11 +44,10 @@ class Embedded(Protocol):
 def masked_positions(
     config: TransformerConfig, side: str, token: Tensor, mask_bt: Tensor | None = None
 ) -> tuple[Tensor | None, Tensor | None]:
-    """Returns which tokens are real, by default every id but the padding id, and the position of
-    each, both `b t`.
+    """Returns which tokens are real, by default all but the padding id, and their positions.
 
-    None: every token is real, so that the kernels run without a mask; token t has position t. side:
-    "source" or "target".
+    Both are `b t`. side: "source" or "target". None, None: all tokens are real, so that kernels run
+    without a mask, and token t has position t.
     """
     checks.check_length(token.shape[1], config.max_positions)
     if (mask_bt := real_tokens(config, Text(token, mask_bt))) is None:
@@ -73,10 +73,10 @@ def embed(
     segment_bt: Tensor | None = None,
     encoding_pd: Tensor | None = None,
 ) -> Tensor:
-    """`norm(embedding(token) + position + segment)`, `b t d`, with norm and segments by config.
+    """`norm(embedding(token) + position + segment)`, `b t d`; the config sets norm and segments.
 
-    The ids must be checked. position_bt: by default token t has position t. segment_bt: by default
-    0. encoding_pd: the sinusoidal encoding of every position, if the caller has it.
+    The ids must be checked. position_bt: default, token t has position t. segment_bt: default 0.
+    encoding_pd: the sinusoidal encoding of all positions, if already computed.
     """
     config, inputs = model.config, model.inputs(side)
     x_btd = rows(inputs.embedding, token, config.scale_embedding)
@@ -85,7 +85,7 @@ def embed(
             position_bt = torch.arange(token.shape[1], device=token.device)[None]
         x_btd = x_btd + rows(inputs.position_embedding, position_bt, config.position_offset > 0)
     if encoding_pd is None:
-        # Every position is less than the length: one table serves the whole batch.
+        # Every position is less than the length, so one table serves the whole batch.
         encoding_pd = encoding_table(config, token.shape[1], x_btd.dtype, token.device)
     if encoding_pd is not None:
         at = encoding_pd if position_bt is None else F.embedding(position_bt, encoding_pd)
@@ -100,7 +100,7 @@ def embed(
 def encoding_table(
     config: TransformerConfig, length: int, dtype: torch.dtype, device: torch.device
 ) -> Tensor | None:
-    """Returns the encoding of the first positions, `p d`; None if they are not sinusoidal."""
+    """Returns the encoding of the first positions, `p d`; None if positions are not sinusoidal."""
     if config.positions != "sinusoidal":
         return None
     place_p, layout = torch.arange(length, device=device), config.sinusoid_layout
@@ -108,23 +108,22 @@ def encoding_table(
 
 
 def rows(embedding: nn.Module, index_bt: Tensor, more: bool = False) -> Tensor:
-    """Looks up ids that are checked; an embedding with hooks, or of another class, is called as an
-    `nn.Embedding` is.
+    """Looks up checked ids; calls embeddings with hooks or of another class normally.
 
-    more: whether ours scales its rows or has an offset. Raises ValueError if an `nn.Embedding`
-    stands in the place of such a one.
+    more: whether this package's embedding scales its rows or has an offset. Raises ValueError if it
+    was replaced by an `nn.Embedding`.
     """
     own = type(embedding).forward in FORWARDS and not is_changed(embedding)
     if own and isinstance(embedding, Table):
         return embedding.look_up(index_bt)
     if more and type(embedding) is nn.Embedding:
         raise ValueError(
-            "an embedding of this config scales its rows or skips some: impl_torch's own; "
-            "got an nn.Embedding"
+            "this config's embedding scales or offsets its rows, so it must be impl_torch's own "
+            "class; got an nn.Embedding"
         )
     return embedding(index_bt)
 
 
 def table(model: Embedded, side: str) -> nn.Module:
-    """Returns the token embedding of source or target, which may share one table."""
+    """Returns the token embedding of source or target; the two may be shared."""
     return model.inputs(side).embedding

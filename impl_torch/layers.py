@@ -1,6 +1,4 @@
-"""Encoder and decoder layers: sub-layers with their residual connections, norms and dropout
-(RESIDUAL).
-"""
+"""Encoder and decoder layers: residual sub-layers, each with norms and dropout (RESIDUAL)."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -44,10 +42,10 @@ class Residual(NamedTuple):
 
 
 class Layer(nn.Module):
-    """The residual sub-layers of either layer.
+    """The sub-layers common to both kinds of layers.
 
-    rotation: of queries and keys of the self-attention. keep: dropout masks by site, nested; a site
-    without one draws its own in training.
+    rotation: for queries and keys of the self-attention. keep: dropout masks by site, nested; in
+    training, sites without a mask draw their own.
     """
 
     def __init__(
@@ -77,9 +75,7 @@ class Layer(nn.Module):
         attend_to_memory: Sublayer | None = None,
         keep: Keep | None = None,
     ) -> Tensor:
-        """Applies the sub-layers in their order. attend, attend_to_memory: the attentions, as
-        functions of their query.
-        """
+        """Runs the residual sub-layers in order. The caller provides the attentions."""
         placement = self.config.norm_placement
         norms = self.self_attention_norm, self.self_attention_output_norm
         around = Residual(placement, norms, self.self_attention_dropout)
@@ -100,7 +96,7 @@ class Layer(nn.Module):
 class EncoderLayer(Layer):
     """Self-attention, then feed-forward, each as a residual sub-layer.
 
-    layer: its index in the stack, whose kind decides the window.
+    layer: index in the stack, which determines the window of the self-attention.
     """
 
     def __init__(self, config: TransformerConfig, layer: int = 0) -> None:
@@ -121,13 +117,11 @@ class EncoderLayer(Layer):
 
 
 class DecoderLayer(Layer):
-    """Causal self-attention, cross-attention to the memory, then feed-forward, each as a residual
-    sub-layer.
+    """Causal self-attention, cross-attention to the memory, then feed-forward, each residual.
 
-    The query of the cross-attention is the self-attention's result; its keys and values are the
-    memory, which is not normalised here. In a decoder-only model (encoder_layers=0) there is
-    neither cross-attention nor memory. layer: its index in the stack, whose kind decides the window
-    of the self-attention.
+    The memory gives keys and values of the cross-attention and is not normalized here. A
+    decoder-only model has neither cross-attention nor memory. layer: index in the stack, which
+    determines the window of the self-attention.
     """
 
     def __init__(self, config: TransformerConfig, layer: int = 0) -> None:

@@ -1,4 +1,4 @@
-"""The loss of a prediction: cross-entropy with label smoothing (SMOOTH)."""
+"""The training loss: cross-entropy with label smoothing (SMOOTH)."""
 
 from collections.abc import Sequence
 
@@ -13,13 +13,13 @@ __all__ = ["cross_entropy", "teacher_forcing"]
 
 
 def teacher_forcing(target_bt: Tensor) -> tuple[Tensor, Tensor]:
-    """Splits a target into the input `target[:, :-1]` and the labels `target[:, 1:]`: views."""
+    """Returns the input `target[:, :-1]` and the labels `target[:, 1:]`, as views."""
     checks.check_target(target_bt.shape, precision.dtype_name(target_bt.dtype))
     return target_bt[:, :-1], target_bt[:, 1:]
 
 
 def shifted(target: Text) -> tuple[Text, Text]:
-    """Splits a target as `teacher_forcing`, with its mask."""
+    """Splits a target and its mask as `teacher_forcing` does."""
     ids = teacher_forcing(target.ids)
     if target.mask is None:
         return Text(ids[0]), Text(ids[1])
@@ -34,12 +34,12 @@ def cross_entropy(
     total: int | Tensor | None = None,
 ) -> Tensor:
     """`log sum_v e^x_v - (1 - smoothing) x_label - smoothing mean_v x_v`, summed over the labels
-    that count, divided by total: a scalar.
+    that count and divided by total: a scalar.
 
-    The same as `F.cross_entropy`, whose gradient `torch.compile` computes from rounded logarithms:
-    over the vocabulary it does not add up to 0, by the same sign everywhere, and training drifts.
-    Under autocast the loss of half-precision logits is float32, as torch's is; otherwise it has the
-    dtype of the logits. total: a tensor if one compiled graph is to serve every count.
+    Equals `F.cross_entropy`, for which `torch.compile` computes the gradient from rounded
+    logarithms: summed over the vocabulary it is off from 0, always with the same sign, and training
+    drifts. Under autocast the loss of half-precision logits is float32, as in torch; otherwise it
+    has the dtype of the logits. total: a tensor if one compiled graph must serve every count.
     """
     bounds = framework.bounds(label_bt)
     return unchecked(logits_btv, label_bt, mask_bt, smoothing, total, bounds)
@@ -53,15 +53,14 @@ def unchecked(
     total: int | Tensor | None,
     bounds: Sequence[int] = (),
 ) -> Tensor:
-    """Computes `cross_entropy` of label ids that are checked, or whose bounds are given."""
+    """Computes `cross_entropy` of labels that are checked, or whose bounds are passed."""
     known_total = None if isinstance(total, Tensor) else total
     kind = precision.dtype_name(label_bt.dtype)
     checks.check_labels(logits_btv.shape, label_bt.shape, kind, smoothing, known_total, *bounds)
     x_btv = precision.upcast_half(logits_btv)
     mask.check("mask", mask_bt, label_bt.shape)
     if mask_bt is not None:
-        # First of all, so that an infinite logit of a label that does not count is no NaN in the
-        # gradient.
+        # This comes first, so that infinite logits of uncounted labels give no NaN gradient.
         x_btv = x_btv.masked_fill(~mask_bt[..., None], 0)
     label_x_bt = x_btv.gather(-1, label_bt.long()[..., None])[..., 0]
     loss_bt = x_btv.logsumexp(-1) - (1 - smoothing) * label_x_bt
@@ -71,5 +70,5 @@ def unchecked(
         total = max(label_bt.numel(), 1) if mask_bt is None else mask_bt.sum().clamp(min=1)
     counted_bt = loss_bt if mask_bt is None else loss_bt.masked_fill(~mask_bt, 0)
     loss = counted_bt.sum() / total
-    # Autocast chose the half-precision dtype of the logits, not the caller.
+    # Autocast, not the caller, chose the half-precision dtype of the logits.
     return loss if precision.autocasts(logits_btv) else loss.to(logits_btv.dtype)

@@ -1,4 +1,4 @@
-"""Layer normalisation and root-mean-square normalisation."""
+"""Layer normalization and root-mean-square normalization (NORM)."""
 
 from typing import Any
 
@@ -13,10 +13,10 @@ __all__ = ["LayerNorm", "norm", "RMSNorm"]  # noqa: RUF022 - the order of the tw
 
 
 class Norm(nn.Module):
-    """What both norms have; scale is `weight`, offset is `bias`, None without one.
+    """The part common to both norms: scale is `weight`, offset is `bias` or None.
 
-    one_plus_scale: `1 + scale` in place of the scale. cast_before_scale: half-precision dtypes
-    round what is normalised, and scale it afterwards.
+    one_plus_scale: multiplies by `1 + scale`. cast_before_scale: half-precision dtypes round the
+    normalized values before the scale.
     """
 
     weight: Any
@@ -36,19 +36,19 @@ class Norm(nn.Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Sets scale and offset to have no effect; torch calls it before there are options."""
+        """Resets scale and offset to the identity; torch calls it before the options are set."""
         nn.init.constant_(self.weight, 0 if getattr(self, "one_plus_scale", False) else 1)
         if (offset := getattr(self, "bias", None)) is not None:
             nn.init.zeros_(offset)
 
     def scaled(self, normalised_btd: Tensor) -> Tensor:
-        """`scale n + offset`, rounded after each step in the dtype of n."""
+        """`scale n + offset`, rounded to the dtype of n after each step."""
         scale, offset = self.scale_and_offset(False)
         y_btd = normalised_btd * scale.to(normalised_btd.dtype)
         return y_btd if offset is None else y_btd + offset.to(y_btd.dtype)
 
     def scale_and_offset(self, wide: bool) -> tuple[Tensor, Tensor | None]:
-        """Returns what multiplies and what is added; wide: at least in float32."""
+        """Returns the factor and the offset; wide: in at least float32."""
         scale, offset = self.weight, self.bias
         if wide:
             scale = precision.upcast_half(scale)
@@ -60,7 +60,7 @@ class LayerNorm(Norm, nn.LayerNorm):
     """`y = scale (x - mean) / sqrt(variance + epsilon) + offset` over d (NORM), by `F.layer_norm`.
 
     Its kernels compute half-precision dtypes in float32, including the offset. The CPU's backward
-    kernel keeps the mean in the half-precision dtype and adds up in it, so it is given float32.
+    kernel stores the mean and adds in the half-precision dtype, so it gets float32 instead.
     """
 
     def forward(self, x_btd: Tensor) -> Tensor:
@@ -75,8 +75,9 @@ class LayerNorm(Norm, nn.LayerNorm):
 
 
 class RMSNorm(Norm, nn.RMSNorm):
-    """`y = scale x / sqrt(mean(x^2) + epsilon) + offset` over d (NORM), by `F.rms_norm`, whose
-    kernels compute half-precision dtypes in float32, including the scale.
+    """`y = scale x / sqrt(mean(x^2) + epsilon) + offset` over d (NORM), by `F.rms_norm`.
+
+    Its kernels compute half-precision dtypes in float32, including the scale.
     """
 
     def forward(self, x_btd: Tensor) -> Tensor:
@@ -91,7 +92,7 @@ class RMSNorm(Norm, nn.RMSNorm):
 
 
 def norm(config: TransformerConfig, width: int | None = None) -> LayerNorm | RMSNorm:
-    """Returns a norm of the config over this width, by default the model's."""
+    """Returns the norm of the config over this width, default the model's."""
     kind = RMSNorm if config.norm == "rms" else LayerNorm
     one_plus, cast = config.norm_one_plus_scale, config.norm_cast_before_scale
     return kind(width or config.model_width, config.epsilon, config.norm_offset, one_plus, cast)

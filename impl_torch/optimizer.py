@@ -1,4 +1,4 @@
-"""The update of the parameters: Adam with decoupled weight decay, and gradient clipping (ADAM)."""
+"""The parameter update: Adam with decoupled weight decay, and gradient clipping (ADAM)."""
 
 from collections.abc import Mapping
 from typing import Any, TypeAlias
@@ -13,7 +13,7 @@ from .framework import scaled
 
 __all__ = ["adam", "clip_global_norm", "decay_mask"]
 
-# tensors, by canonical names or nested by their parts
+# tensors by canonical name, or nested by its parts
 Tree: TypeAlias = Mapping[str, "Tensor | Tree"]
 
 
@@ -26,13 +26,11 @@ def adam(
     epsilon: float,
     weight_decay: float = 0.0,
 ) -> torch.optim.AdamW:
-    """Returns a `torch.optim.AdamW` after this number of steps with these moments; its `step`
-    updates them and the parameters in place.
+    """Returns a `torch.optim.AdamW` with these moments after `steps` steps; it updates in place.
 
     `m = b1 m + (1 - b1) g`, `v = b2 v + (1 - b2) g^2`,
-    `p = p - rate (m_hat / (sqrt(v_hat) + epsilon) + decay p)`. The learning rate is 0 until one is
-    written into its groups: one group decays and the other does not (`decay_mask`). One fused
-    kernel updates all tensors.
+    `p = p - rate (m_hat / (sqrt(v_hat) + epsilon) + decay p)`. The learning rate is 0 until set in
+    its two groups; only the first decays (`decay_mask`). One fused kernel updates all tensors.
     """
     flat, first, second = flatten(parameters), flatten(first_moment), flatten(second_moment)
     decays = flatten(decay_mask(parameters))
@@ -48,8 +46,7 @@ def adam(
 
 
 def clip_global_norm(gradients: Tree, limit: float) -> Tree:
-    """`g = g min(1, limit / norm)`, `norm = sqrt(sum g^2)` over all tensors; within the limit a
-    gradient keeps every bit.
+    """`g = g min(1, limit / norm)`, `norm = sqrt(sum g^2)` over all tensors; exact below the limit.
 
     `torch.nn.utils.clip_grad_norm_` adds 1e-6 to the norm.
     """
@@ -64,7 +61,7 @@ def clip_global_norm(gradients: Tree, limit: float) -> Tree:
 
 
 def decay_mask(parameters: Tree) -> dict[str, Any]:
-    """Returns True for kernels and tables by canonical name: torch's norms have a `weight`, too."""
+    """Returns True for kernels and tables by canonical name; torch's norms have a `weight` too."""
     return nest(
         {name: name.rpartition(".")[2] in ("kernel", "table") for name in flatten(parameters)}
     )

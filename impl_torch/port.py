@@ -1,4 +1,4 @@
-"""The components that the judge calls, each built from a config."""
+"""The components that the judge calls, by name; each is built from a config."""
 
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -48,13 +48,13 @@ __all__ = ["compiled", "components", "framework", "modes", "on_mesh", "weights"]
 
 Output = TypeVar("Output")
 Build = Callable[[TransformerConfig, torch.dtype], Callable[..., Any]]
-Weighed = Tensor | tuple[Tensor, Tensor]  # with return_weights also the weights
+Weighed = Tensor | tuple[Tensor, Tensor]  # with return_weights, also the weights
 
 
 def adam(
     parameters: Tree, gradients: Tree, step: int, learning_rate: float, **others: Any
 ) -> dict[str, Tree]:
-    """Takes one step of the optimiser that trains. others: as in `optimizer.adam`."""
+    """Takes one step of the training optimizer. others: as in `optimizer.adam`."""
     trained = {name: nn.Parameter(tensor) for name, tensor in flatten(parameters).items()}
     betas = others.pop("beta_1"), others.pop("beta_2")
     stepping = optimizer.adam(trained, steps=step - 1, betas=betas, **others)
@@ -68,14 +68,14 @@ def adam(
 
 
 def initialise(config: TransformerConfig, dtype: torch.dtype, seed: int) -> dict[str, np.ndarray]:
-    """Returns the parameters of a fresh model."""
+    """Returns the parameters of a new model."""
     with torch.random.fork_rng():
         torch.manual_seed(seed)
         return export(Transformer(config).to(dtype), config)
 
 
 def decode_in_steps(model: Transformer, compiled: bool = False, **inputs: Any) -> Tensor:
-    """Decodes, compiled with the weights, the cache and the program of a search."""
+    """Decodes incrementally; compiled, with the weights, cache and program of a search."""
     if not compiled:
         return cache.decode_in_steps(model, **inputs)
     model, step = fused(model), programs.compiled_step(static_cache.forward_step)
@@ -86,7 +86,7 @@ def decode_in_steps(model: Transformer, compiled: bool = False, **inputs: Any) -
 def search(
     model: Transformer, method: Callable[..., Output], compiled: bool = False, **inputs: Any
 ) -> Output:
-    """Searches with a fresh snapshot."""
+    """Searches with a new snapshot."""
     return method(Searcher(model, compiled=compiled), **inputs)
 
 
@@ -99,8 +99,9 @@ def dot_product(
     dropout_rate: float = 0.0,
     **inputs: Any,
 ) -> Weighed:
-    """Computes `scaled_dot_product_attention`, and with return_weights the weights. inputs: mask,
-    bias and what `Scores` has.
+    """Computes `scaled_dot_product_attention` and, with return_weights, the weights.
+
+    inputs: mask, bias and the fields of `Scores`.
     """
     checks.check_attention(query_bthk.shape, key_bsgk.shape, value_bsge.shape)
     batch, target, count, _ = query_bthk.shape
@@ -122,7 +123,7 @@ def multi_head(
     position_bt: Tensor | None = None,
     **inputs: Any,
 ) -> Weighed:
-    """Calls an attention of a first layer; with return_weights also returns the weights."""
+    """Calls an attention as in a first layer; with return_weights also returns the weights."""
     (batch, target, _), source = query_btd.shape, memory_bsd.shape[1]
     mask_bhts = joined(inputs, (batch, module.config.heads, target, source))
     if causal:
@@ -136,7 +137,7 @@ def multi_head(
 
 
 def joined(inputs: dict[str, Any], scores: Sequence[int]) -> Tensor | None:
-    """Takes mask and bias out of the inputs and joins them: floating if there is a bias."""
+    """Removes mask and bias from the inputs and merges them; floating if there is a bias."""
     mask_bhts, bias_bhts = inputs.pop("mask_bhts", None), inputs.pop("bias_bhts", None)
     if bias_bhts is not None:
         checks.check_bias(bias_bhts.shape, dtype_name(bias_bhts.dtype), scores)
@@ -148,7 +149,7 @@ def joined(inputs: dict[str, Any], scores: Sequence[int]) -> Tensor | None:
 def first_layer(
     module: Layer, x_btd: Tensor, position_bt: Tensor | None = None, **inputs: Any
 ) -> Tensor:
-    """Calls a layer, the first of its stack."""
+    """Calls a layer as the first of its stack."""
     (turned,) = rotation(module.config, 1, x_btd, position_bt)
     return module(x_btd, rotation=turned, **inputs)
 
@@ -160,7 +161,7 @@ def of_texts(
     skip_padding: bool = False,
     **inputs: Any,
 ) -> Output:
-    """Calls a model or its method with texts; real_call: in its place with skip_padding."""
+    """Calls a model or its method with texts; with skip_padding, calls real_call instead."""
     source, target = inputs.pop("source", None), inputs.pop("target", None)
     of_source = {name: inputs.pop(name, None) for name in ("source_mask_bs", "segment_bs")}
     target_mask_bt = inputs.pop("target_mask_bt", None)
@@ -181,20 +182,20 @@ def whole(config: TransformerConfig, dtype: torch.dtype) -> Callable[..., Tensor
 
 
 def random_dropout(dropout: Dropout, x: Tensor, seed: int) -> Tensor:
-    """Drops at random."""
+    """Applies random dropout."""
     with torch.random.fork_rng():
         torch.manual_seed(seed)
         return dropout(x)
 
 
 def training_loss(model: Transformer, **inputs: Any) -> Tensor:
-    """Computes the loss of a model without its padding, however little there is."""
+    """Computes the loss of a model without padding, even if little is saved."""
     return unpadded(model.training_loss, least=0)(**inputs)
 
 
 def on_mesh(case: "Case") -> dict[str, np.ndarray]:
-    """Answers a case on its mesh, of which this process is one device: what the component returns,
-    or the gradients of a `_vjp`, or the losses and the parameters of some `training_steps`.
+    """Computes a case on its mesh, of which this process is one device: the component's result, the
+    gradients of a `_vjp`, or the losses and parameters of `training_steps`.
     """
     if case.component == "training_steps":
         return training_steps(case)
@@ -204,7 +205,7 @@ def on_mesh(case: "Case") -> dict[str, np.ndarray]:
 
 
 def training_steps(case: "Case") -> dict[str, np.ndarray]:
-    """Trains a step on each batch of `target`, `n b t`, on the case's mesh."""
+    """Trains one step on each batch of `target`, `n b t`, on the mesh of the case."""
     given = nest(flatten(case.inputs))
     options: dict[str, Any] = {"device": case.device, "mesh": case.mesh}
     options["recompute"] = bool(given.get("recompute", False))
@@ -219,7 +220,7 @@ def training_steps(case: "Case") -> dict[str, np.ndarray]:
 
 
 def compiled(function: Callable[..., Output]) -> Callable[..., Output]:
-    """Compiles a component; a model and its loss leave out padding, however little there is."""
+    """Compiles a component; a model and its loss skip padding, even if little is saved."""
     if isinstance(function, partial) and function.func is of_texts:
         call, config, *real = function.args
         graphs = (programs.compiled(one, least=0) for one in real)
@@ -231,12 +232,12 @@ def compiled(function: Callable[..., Output]) -> Callable[..., Output]:
 
 
 def always(function: Callable[..., Any]) -> Build:
-    """Builds a function that no config changes."""
+    """Builds a function that does not depend on the config."""
     return lambda config, dtype: function
 
 
 def method(name: str) -> Build:
-    """Builds a method of a whole model that is given texts."""
+    """Builds a method of a whole model that takes texts."""
     return lambda config, dtype: partial(of_texts, getattr(Transformer(config), name), config)
 
 

@@ -14,15 +14,16 @@ __all__ = ["PositionEmbedding", "positional_encoding", "token_positions"]
 
 
 def token_positions(mask_bt: Tensor, start: str = "first_token") -> Tensor:
-    """`position_t = max(t - n, 0)`, with n padding tokens before the first real one; start "row":
-    `position_t = t`. int64 `b t`.
+    """`position_t = max(t - n, 0)`, with n padding tokens before the first real one: int64 `b t`.
+
+    start: "row" counts from the first token, real or not: `position_t = t`.
     """
     mask.check("mask", mask_bt)
     known("position start", [start], POSITION_STARTS)
     place_t = torch.arange(mask_bt.shape[1], device=mask_bt.device)
     if start == "row":
         return place_t.expand(mask_bt.shape)
-    real_bt = mask_bt.long()  # ONNX adds up no booleans
+    real_bt = mask_bt.long()  # ONNX cannot add booleans
     leading_b1 = (real_bt.cumsum(dim=1) == 0).sum(dim=1, keepdim=True)
     return (place_t - leading_b1).clamp(min=0)
 
@@ -30,10 +31,10 @@ def token_positions(mask_bt: Tensor, start: str = "first_token") -> Tensor:
 def positional_encoding(
     position_bt: Tensor, width: int, dtype: torch.dtype = torch.float64, layout: str = "interleaved"
 ) -> Tensor:
-    """`PE(p, 2i) = sin(p / 10000^(2i/d))`, `PE(p, 2i+1) = cos(p / 10000^(2i/d))`: `b t d`; layout
-    "halves": all sines, then all cosines.
+    """`PE(p, 2i) = sin(p / 10000^(2i/d))`, `PE(p, 2i+1) = cos(p / 10000^(2i/d))`, `b t d`.
 
-    Computed in float64 on the positions' device, then cast.
+    layout: "halves" puts all sines before all cosines. Computed in float64 on the device of the
+    positions, then cast to dtype.
     """
     if width < 1:
         raise ValueError(f"width must be at least 1; got {width}")
@@ -47,9 +48,9 @@ def positional_encoding(
 
 
 class PositionEmbedding(Table):
-    """`x = table[position + offset]`, rows of a learned table: `b t d`.
+    """`x = table[position + offset]`, `b t d`: rows of a learned table.
 
-    positions: how many positions the table serves; it has `offset` more rows.
+    positions: number of positions that the table supports; it has `offset` more rows.
     """
 
     def __init__(self, positions: int, offset: int, width: int) -> None:
@@ -70,5 +71,5 @@ class PositionEmbedding(Table):
 
 
 def position_embedding(config: TransformerConfig) -> PositionEmbedding:
-    """Returns the table of a config whose positions are learned."""
+    """Returns the position table of a config with learned positions."""
     return PositionEmbedding(config.max_positions, config.position_offset, config.model_width)

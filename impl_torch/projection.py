@@ -1,4 +1,4 @@
-"""The affine map of every projection."""
+"""The affine map used by attention, feed-forward and logits."""
 
 from torch import nn
 
@@ -6,15 +6,15 @@ __all__ = ["Projection"]
 
 
 class Projection(nn.Linear):
-    """`y = x W^T + b`: an `nn.Linear` that starts Xavier uniform, with a zero bias (INIT)."""
+    """`y = x W^T + b`: an `nn.Linear` with Xavier uniform weights and a zero bias (INIT)."""
 
     def reset_parameters(self) -> None:
         initialise(self)
 
 
 def linear(in_features: int, out_features: int, bias: bool = True) -> nn.Linear:
-    """Returns a plain `nn.Linear` that starts as a `Projection`: torch's quantisers know a layer by
-    its class and pass over subclasses.
+    """Returns a plain `nn.Linear` initialized like a `Projection`; torch's quantizers match exact
+    classes and skip subclasses.
     """
     module = nn.Linear(in_features, out_features, bias)
     initialise(module)
@@ -22,7 +22,7 @@ def linear(in_features: int, out_features: int, bias: bool = True) -> nn.Linear:
 
 
 def initialise(module: nn.Module) -> None:
-    """Sets a module's own first values (INIT): `model.apply(initialise)` after `to_empty`.
+    """Initializes a module's own parameters (INIT): `model.apply(initialise)` after `to_empty`.
 
     `reset_parameters` of an `nn.Linear` draws other numbers.
     """

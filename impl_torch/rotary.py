@@ -1,4 +1,4 @@
-"""Rotary positions: queries and keys are rotated by angles that grow with the position (ROTARY)."""
+"""Rotary positions: queries and keys rotate by angles proportional to the position (ROTARY)."""
 
 import math
 from collections.abc import Callable
@@ -20,7 +20,7 @@ Turning = tuple[bool, float, RotaryScaling]  # a `LayerKind` without its window
 
 
 class Rotation(NamedTuple):
-    """What every pair of features is multiplied by, at every position."""
+    """Cosine and sine that rotate every pair of features, at every position."""
 
     cosine_btj: Tensor
     sine_btj: Tensor
@@ -29,8 +29,8 @@ class Rotation(NamedTuple):
 def rotary_embedding(
     x_bthk: Tensor, position_bt: Tensor, config: TransformerConfig, layer: int = 0
 ) -> Tensor:
-    """`y_i = x_i cos(p w_j) - x_l sin(p w_j)`, `y_l = x_l cos(p w_j) + x_i sin(p w_j)`, `b t h k`,
-    for every pair (i, l) of the features that rotate; p: the position.
+    """`y_i = x_i cos(p w_j) - x_l sin(p w_j)`, `y_l = x_l cos(p w_j) + x_i sin(p w_j)`, `b t h k`:
+    every pair of features (i, l) rotates by an angle proportional to its token's position p.
 
     Half-precision dtypes compute in float32. A model computes cosine and sine once for all layers.
     """
@@ -48,10 +48,10 @@ def rotary_frequencies(
     dtype: torch.dtype = torch.float64,
     device: torch.device | None = None,
 ) -> Tensor:
-    """`w_j = base^(-2j/n)`, j = n/2 pairs of the n = size features, and their scaling.
+    """`w_j = base^(-2j/n)` for the `n/2` pairs j of n = size features, and their scaling (ROTARY).
 
-    Computed in float64 on the device, then cast: in bfloat16 the angles of distant tokens would be
-    wrong by more than a turn. length: a tensor where a graph is to serve every length.
+    Computed in float64 on the device, then cast: in bfloat16, angles of distant tokens would be off
+    by more than a turn. length: a tensor if one graph must serve every length.
     """
     chosen: Any = scaling
     exponent_j = torch.arange(0, size, 2, dtype=torch.float64, device=device) / size
@@ -74,7 +74,7 @@ def rotary_frequencies(
 
 
 def _kept(size: int, base: float, scaling: Any, frequency_j: Tensor) -> Tensor:
-    """Returns how much of each frequency is kept, from 0, all scaled, to 1."""
+    """Returns the unscaled share of each frequency: 0 is fully scaled, 1 is kept."""
     length = scaling.original_length
     if scaling.kind == "llama3":
         low, high = scaling.low_frequency_factor, scaling.high_frequency_factor
@@ -95,10 +95,10 @@ def _kept(size: int, base: float, scaling: Any, frequency_j: Tensor) -> Tensor:
 def rotation(
     config: TransformerConfig, kind: LayerKind, position_bt: Tensor, dtype: torch.dtype
 ) -> Rotation:
-    """Returns cosine and sine of `p w_j`, times attention_factor, `b t j`, at least in float32."""
+    """Cosine and sine of `p w_j`, times attention_factor: `b t j`, at least float32."""
     length: int | Tensor = 1
     if kind.scaling.by_length:
-        length = F.pad(position_bt, (0, 1, 0, 1)).amax(dim=(0, 1)) + 1  # of no position, 1
+        length = F.pad(position_bt, (0, 1, 0, 1)).amax(dim=(0, 1)) + 1  # 1 without positions
     wide = torch.promote_types(dtype, torch.float32)
     given = kind.base, kind.scaling, length, wide, position_bt.device
     angle_btj = position_bt[..., None] * rotary_frequencies(config.rotary_size, *given)
@@ -112,8 +112,9 @@ def rotation(
 def by_layer(
     config: TransformerConfig, layers: int, of_kind: Callable[[LayerKind], Rotation]
 ) -> list[Rotation | None]:
-    """Returns the rotation of every layer, None of one that does not rotate; layers of one kind
-    have one. of_kind: returns that of a kind.
+    """Returns the rotation of every layer, None for those without; layers of a kind share one.
+
+    of_kind: returns the rotation of a kind.
     """
     kinds = [config.layer_kind(layer) for layer in range(layers)]
     found = {turning(kind): kind for kind in kinds if kind.rotary}
@@ -122,12 +123,12 @@ def by_layer(
 
 
 def turning(kind: LayerKind) -> Turning:
-    """Returns what of a kind of layer its rotation depends on."""
+    """Returns the properties of a layer kind that determine its rotation."""
     return kind.rotary, kind.base, kind.scaling
 
 
 def rotated(x_bthk: Tensor, rotation: Rotation | None, layout: str) -> Tensor:
-    """Rotates the first features of every head in their pairs; None rotates nothing."""
+    """Rotates the first features of every head in pairs. rotation None: returns x unchanged."""
     if rotation is None:
         return x_bthk
     cosine_bt1j, sine_bt1j = (part[:, :, None] for part in rotation)

@@ -18,9 +18,10 @@ def penalise(
     no_repeat_ngram: int = 0,
     mask_bn: Tensor | None = None,
 ) -> Tensor:
-    """`x / penalty` if the score x of a token that the target holds is positive, otherwise
-    `x penalty`; -inf if a run of no_repeat_ngram tokens would appear again. All rows at once: the
-    tokens concerned are a mask of the vocabulary.
+    """Lowers the scores of tokens that the target already contains.
+
+    A score x of such a token becomes `x / penalty` if it is positive, otherwise `x penalty`; a
+    token that would repeat a run of no_repeat_ngram tokens gets -inf. Works on all rows at once.
     """
     _check_penalise(scores_bv, token_bn, repetition_penalty, no_repeat_ngram, mask_bn)
     return unchecked_penalise(scores_bv, token_bn, repetition_penalty, no_repeat_ngram, mask_bn)
@@ -33,7 +34,7 @@ def unchecked_penalise(
     no_repeat_ngram: int,
     mask_bn: Tensor | None,
 ) -> Tensor:
-    """Computes `penalise` of values that fit; the device is not asked for them."""
+    """Computes `penalise` without reading values from the device to check them."""
     if mask_bn is None:
         mask_bn = torch.ones_like(token_bn, dtype=torch.bool)
     if repetition_penalty != 1:
@@ -48,13 +49,13 @@ def unchecked_penalise(
 
 
 def _holds(token_bn: Tensor, mask_bn: Tensor, vocabulary: int) -> Tensor:
-    """Marks the ids that the mask lets through, `b v`; others go to a column that is cut off."""
+    """Marks ids whose mask is True, `b v`; the others go to a column that is cut off."""
     held = torch.zeros(len(token_bn), vocabulary + 1, dtype=torch.bool, device=token_bn.device)
     return held.scatter_(1, token_bn.long().masked_fill(~mask_bn, vocabulary), True)[:, :-1]
 
 
 def _endings(token_bn: Tensor, mask_bn: Tensor, size: int, vocabulary: int) -> Tensor:
-    """Marks the tokens that followed the last size - 1 tokens anywhere in the target: `b v`."""
+    """Marks tokens that followed an earlier occurrence of the last size - 1 tokens: `b v`."""
     last = token_bn.shape[1] - size + 1
     window_bns = token_bn.unfold(1, size, 1)
     whole_bn = mask_bn.unfold(1, size, 1).all(dim=2) & mask_bn[:, last:].all(dim=1, keepdim=True)
@@ -65,17 +66,16 @@ def _endings(token_bn: Tensor, mask_bn: Tensor, size: int, vocabulary: int) -> T
 def truncate(
     logits_bv: Tensor, temperature: float = 1.0, top_k: int = 0, top_p: float = 1.0
 ) -> Tensor:
-    """`x = logits / temperature`, then -inf for all but the top_k largest, then for all but the
-    likeliest that together reach top_p.
+    """`x = logits / temperature`; -inf outside the top_k largest, then outside top_p.
 
-    One stable sort, and none if every token is kept.
+    Sorts once, stably, or not at all if every token is kept.
     """
     _check_truncate(logits_bv, temperature, top_k, top_p)
     return unchecked_truncate(logits_bv, temperature, top_k, top_p)
 
 
 def unchecked_truncate(logits_bv: Tensor, temperature: float, top_k: int, top_p: float) -> Tensor:
-    """Computes `truncate` of values that fit."""
+    """Computes `truncate` without checks."""
     x_bv = logits_bv / temperature
     if not 0 < top_k < x_bv.shape[1] and top_p == 1:
         return x_bv
@@ -90,19 +90,19 @@ def unchecked_truncate(logits_bv: Tensor, temperature: float, top_k: int, top_p:
 
 
 def draw(logits_bv: Tensor, uniform_b: Tensor) -> Tensor:
-    """Returns the lowest id whose `p_0 + ... + p_id`, `p = softmax(logits)`, exceeds its number.
+    """Returns the lowest id whose `p_0 + ... + p_id` exceeds its number, `p = softmax(logits)`.
 
-    It is found by counting, which a graph does without a look at the values.
+    Counting finds it, which a graph can do without reading values.
     """
     _check_draw(logits_bv, uniform_b)
     return unchecked_draw(logits_bv, uniform_b)
 
 
 def unchecked_draw(logits_bv: Tensor, uniform_b: Tensor) -> Tensor:
-    """Computes `draw` of values that fit; any id for a row of -inf."""
+    """Computes `draw` without checks; returns any id for a row of -inf."""
     p_bv = softmax(logits_bv)
     id_v = torch.arange(p_bv.shape[1], device=p_bv.device)
-    # if the sum of all is rounded to less than the number
+    # the answer if the total is rounded below the number
     last_b = torch.where(p_bv > 0, id_v, 0).amax(dim=1)
     return torch.minimum((p_bv.cumsum(dim=1) <= uniform_b[:, None]).sum(dim=1), last_b)
 
@@ -114,7 +114,7 @@ def _check_penalise(
     no_repeat_ngram: int = 0,
     mask_bn: Tensor | None = None,
 ) -> None:
-    """Raises ValueError on arguments that `penalise` refuses; in a trace, not on values."""
+    """Raises ValueError on invalid arguments of `penalise`; in a trace, values are not checked."""
     checks.check_next_token(scores_bv.shape, token_bn.shape, precision.dtype_name(token_bn.dtype))
     mask.check("mask", mask_bn, token_bn.shape)
     checks.check_penalties(repetition_penalty, no_repeat_ngram)
@@ -125,14 +125,14 @@ def _check_penalise(
 def _check_truncate(
     logits_bv: Tensor, temperature: float = 1.0, top_k: int = 0, top_p: float = 1.0
 ) -> None:
-    """Raises ValueError on arguments that `truncate` refuses, and on logits that `draw` refuses."""
+    """Raises ValueError on invalid arguments of `truncate`, and on logits that `draw` rejects."""
     checks.check_sampling(logits_bv.shape, temperature, top_k, top_p)
     if framework.has_values(logits_bv):
         checks.check_choice(logits_bv.amax(dim=1).tolist())
 
 
 def _check_draw(logits_bv: Tensor, uniform_b: Tensor) -> None:
-    """Raises ValueError on arguments that `draw` refuses."""
+    """Raises ValueError on invalid arguments of `draw`."""
     checks.check_sampling(logits_bv.shape)
     checks.check_uniform(
         uniform_b.shape, logits_bv.shape[:1], *framework.bounds(uniform_b), rounded=True
@@ -140,7 +140,7 @@ def _check_draw(logits_bv: Tensor, uniform_b: Tensor) -> None:
     _check_truncate(logits_bv)
 
 
-# `compiled` calls these before the graph.
+# `compiled` calls these before the program.
 penalise.check_ids = _check_penalise  # type: ignore[attr-defined]
 truncate.check_ids = _check_truncate  # type: ignore[attr-defined]
 draw.check_ids = _check_draw  # type: ignore[attr-defined]

@@ -1,4 +1,4 @@
-"""The learning rate of every step."""
+"""The learning rate schedule."""
 
 import torch
 from torch import Tensor
@@ -9,10 +9,10 @@ __all__ = ["noam"]
 
 
 def noam(step: int | Tensor, width: int, warmup: int, dtype: torch.dtype = torch.float64) -> Tensor:
-    """`rate(n) = d^-1/2 min(n^-1/2, n warmup^-3/2)` (NOAM), computed in float64 on the step's
-    device, then cast.
+    """`rate(n) = d^-1/2 min(n^-1/2, n warmup^-3/2)` (NOAM).
 
-    A step without a value (`framework.has_values`) is not checked.
+    n is the step, counted from 1. Computed in float64 on the device of the step, then cast. A step
+    without a value (`framework.has_values`) is not checked.
     """
     n = torch.as_tensor(step)
     for name, value in (("width", width), ("warmup", warmup)):

@@ -1,4 +1,4 @@
-"""Softmax over the last axis, with masked entries, and the soft cap of what it is given."""
+"""Softmax over the last axis with masked entries, and the soft cap of its input."""
 
 import torch
 from torch import Tensor
@@ -11,17 +11,17 @@ __all__ = ["soft_cap", "softmax"]
 
 
 def softmax(logits: Tensor, mask: Tensor | None = None) -> Tensor:
-    """`p_j = exp(x_j - max x) / sum_i exp(x_i - max x)` without masked entries; a row without any
-    entry is 0 (EMPTY).
+    """`p_j = exp(x_j - max x) / sum_i exp(x_i - max x)` over the unmasked entries of the last axis.
 
-    It is `Tensor.softmax`, in float32 for half-precision dtypes, with the masked entries zeroed.
+    Fully masked rows are 0 (EMPTY). Uses `Tensor.softmax`, in float32 for half-precision dtypes,
+    and zeroes the masked entries.
     """
     x = precision.upcast_half(logits)
     if mask is None:
         return x.softmax(dim=-1).to(logits.dtype)
     checks.check_mask(mask.shape, precision.dtype_name(mask.dtype), logits.shape, axes="the logits")
-    # The lowest finite number, not -inf: a row with nothing present stays finite, forward and
-    # backward, until it is zeroed.
+    # The lowest finite number, not -inf, keeps fully masked rows finite, forward and backward,
+    # until they are zeroed.
     probability = x.masked_fill(~mask, torch.finfo(x.dtype).min).softmax(dim=-1)
     return probability.masked_fill(~mask, 0).to(logits.dtype)
 

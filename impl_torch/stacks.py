@@ -1,4 +1,4 @@
-"""Encoder and decoder: stacks of layers."""
+"""Encoder and decoder: the stacks of layers, from vectors to vectors."""
 
 from collections.abc import Callable, Iterable, Sequence
 from typing import cast
@@ -23,11 +23,11 @@ Through = Callable[[Layer, Tensor, Rotation | None, int], Tensor]
 
 
 class Stack(nn.Module):
-    """`x = layer_i(x)` for every layer, then `final_norm(x)` by config: vectors in, vectors out.
+    """`x = layer_i(x)` for every layer, then the final norm: vectors in, vectors out.
 
-    It owns `embedding_dropout`, a site of the stack, which `Transformer` applies to its input. A
-    layer of another class is given `rotation` only if it is in the place of one that rotates, and
-    `keep` only if there are keep masks.
+    Holds `embedding_dropout`, which `Transformer` applies to the input. Its layers may be replaced
+    by other classes: they get `rotation` only where the layer rotates, and `keep` only if there are
+    keep masks.
     """
 
     def __init__(self, config: TransformerConfig, layers: Iterable[nn.Module]) -> None:
@@ -44,10 +44,9 @@ class Stack(nn.Module):
         position_bt: Tensor | None = None,
         turned: Rotations | None = None,
     ) -> Tensor:
-        """`x = through(layer, x, rotation, index)` for every layer, then the final norm: the one
-        loop over layers.
+        """`x = through(layer, x, rotation, index)` for every layer, then the final norm.
 
-        position_bt: by default token t has position t. turned: the rotations, if they are known.
+        position_bt: default, token t has position t. turned: the rotations, if already computed.
         """
         if turned is None:
             turned = rotation(self.config, len(self.layers), x_btd, position_bt)
@@ -57,7 +56,7 @@ class Stack(nn.Module):
 
 
 class Encoder(Stack):
-    """A `Stack` of `EncoderLayer`: `b s d`."""
+    """A stack of `EncoderLayer`: `b s d`."""
 
     def __init__(self, config: TransformerConfig) -> None:
         layers = range(config.encoder_layers)
@@ -79,7 +78,7 @@ class Encoder(Stack):
 
 
 class Decoder(Stack):
-    """A `Stack` of `DecoderLayer`, which attend to the memory too: `b t d`."""
+    """A stack of `DecoderLayer`, which also attend to the memory: `b t d`."""
 
     def __init__(self, config: TransformerConfig) -> None:
         layers = range(config.decoder_layers)
@@ -105,7 +104,7 @@ class Decoder(Stack):
 def rotation(
     config: TransformerConfig, layers: int, x_btd: Tensor, position_bt: Tensor | None = None
 ) -> list[Rotation | None]:
-    """Returns every layer's rotation (ROTARY); without positions, token t has position t."""
+    """Returns every layer's rotation (ROTARY); by default, token t has position t."""
     if position_bt is None:
         position_bt = torch.arange(x_btd.shape[1], device=x_btd.device)[None]
 

@@ -1,4 +1,4 @@
-"""What a model computes on the way: the vectors between its layers, and its attention weights."""
+"""Intermediate results of a model: the vectors between its layers, and its attention weights."""
 
 from typing import Any, Protocol
 
@@ -19,7 +19,7 @@ __all__ = ["states"]
 
 
 class Model(Embedded, Protocol):
-    """A `Transformer`, which has these states as a method."""
+    """Interface of `Transformer` used here."""
 
     encoder: Encoder
     decoder: Decoder
@@ -33,11 +33,11 @@ class Model(Embedded, Protocol):
 def states(
     model: Model, source: Text | Tensor | None = None, target: Text | Tensor | None = None
 ) -> dict[str, dict[str, Tensor]]:
-    """Computes `Transformer.states`, with the attention weights, which `forward` never holds."""
+    """Computes `Transformer.states`; `forward` never stores the attention weights."""
     checks.check_source_given(model.config.encoder_layers, source)
     checks.check_target_given(model.config.decoder_layers, target)
     if model.training:
-        raise ValueError("states need a model in evaluation; got one in training")
+        raise ValueError("states need eval mode; got a model in training mode")
     source, target = Text.of(source), Text.of(target)
     model.check_ids(source, target)
     result, memory_bsd, memory_mask_bhts = {}, None, None

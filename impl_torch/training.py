@@ -1,4 +1,4 @@
-"""A training run: loss and gradients, clipping, the schedule and Adam on batch after batch."""
+"""A training run: loss and gradients, clipping, the schedule and Adam, batch after batch."""
 
 import contextlib
 import functools
@@ -39,8 +39,8 @@ Masks = Mapping[str, "np.ndarray | Masks"]  # keep masks by site, nested
 # source, target or classes, smoothing, total, keep
 Given = tuple[Tensor | None, Tensor, float, Tensor, dropout.Keep | None]
 
-ALONE = Mesh(replicate=True)  # one device, which holds all
-# held by a step: torch's deterministic mode and its generators belong to the whole process
+ALONE = Mesh(replicate=True)  # one device, with everything
+# held during a step: torch's deterministic mode and generators are global to the process
 _PROCESS = threading.RLock()
 
 
@@ -52,37 +52,36 @@ class Batch(NamedTuple):
 
     @classmethod
     def of(cls, source: np.ndarray | None, target: np.ndarray) -> "Batch":
-        """Copies arrays."""
+        """Copies arrays into a batch."""
         given = None if source is None else weights.from_numpy(source)
         return cls(given, weights.from_numpy(target))
 
     def each(self, change: Callable[[Tensor], Tensor]) -> "Batch":
-        """Changes both sides."""
+        """Applies `change` to both sides."""
         return Batch(None if self.source is None else change(self.source), change(self.target))
 
 
 class Trainer:
-    """A training run: its parameters, their moments and the number of steps done. Each step clips
-    the gradients of the loss, then Adam updates.
+    """Parameters and moments of one run, and the number of steps done.
 
     The loss is `Transformer.classification_loss` if the config has classes, otherwise
-    `Transformer.training_loss`. Loss and gradients are one compiled graph for each shape of rows,
-    whatever padding they hold (`programs.unpadding`); the update is one fused kernel.
+    `Transformer.training_loss`. Loss and gradients are one compiled graph per shape of rows,
+    whatever their padding (`programs.unpadding`); the update is one fused kernel.
 
-    No graph depends on the shapes that came before it, and every kernel is deterministic: a run
-    that is resumed gives the same bits. Random masks come from the device's generator, which is
-    seeded for the step and then put back. Evaluation is eager.
+    No graph depends on earlier shapes, and every kernel is deterministic, so a resumed run gives
+    the same bits. Random masks come from the device's generator, seeded for the step and then
+    restored. Evaluation is eager.
 
-    torch has one deterministic mode and one generator for all threads of a process: what others
-    compute during a step is deterministic too, steps of several trainers wait for each other, and
-    numbers that another thread draws meanwhile change the masks. On CUDA the trainer sets the
-    environment's CUBLAS_WORKSPACE_CONFIG if it is not set: deterministic products need it before
-    the process's first one.
+    torch has one deterministic mode and one generator per process: other computations during a step
+    become deterministic too, steps of several trainers wait for each other, and random numbers
+    drawn by another thread meanwhile change the masks. On CUDA the trainer sets the environment
+    variable CUBLAS_WORKSPACE_CONFIG if it is unset: deterministic products need it before the first
+    product of the process.
 
-    mesh: each process, as `torchrun` starts them, runs one device of it and is given whole batches
-    (`programs.sharding`); there the loss is eager and padding stays in its rows. recompute: the
-    activations of a layer are computed again in the backward pass, and not kept. group: the
-    processes of the run.
+    mesh: each process, started as by `torchrun`, runs one device and gets whole batches
+    (`programs.sharding`); the loss is then eager and padding is kept. recompute: recomputes a
+    layer's activations in the backward pass instead of storing them. group: the processes of the
+    run.
     """
 
     def __init__(
@@ -142,8 +141,7 @@ class Trainer:
         self._loss: Callable[..., Tensor] = self._objective
         self._flat_loss: Callable[..., Tensor] = unpadding.training_loss
         if compiled and mesh is None:
-            # torch's own kernels draw the masks: on a CPU those of the compiler are a loop of
-            # single numbers.
+            # torch's kernels draw the masks, since the compiler's CPU kernel draws them one by one.
             options = {"deterministic": True, "fallback_random": True}
             graph = functools.partial(torch.compile, fullgraph=True, dynamic=False, options=options)
             self._loss, self._flat_loss = graph(self._loss), graph(self._flat_loss)
@@ -151,11 +149,10 @@ class Trainer:
     def train_step(
         self, source: np.ndarray | None, target: np.ndarray, keep: Masks | None = None
     ) -> Tensor:
-        """Makes one update from a batch of ids `b s` and `b t`; returns the loss before it, which
-        stays on the device: reading it waits.
+        """Makes one update from a batch of ids `b s` and `b t`; returns the loss before the update.
 
-        source: None in a decoder-only model. target: the classes of the rows, `b`, if the config
-        has classes.
+        The loss stays on the device; reading it waits for the step. source: None in a decoder-only
+        model. target: if the config has classes, those of the rows, `b`.
         """
         batch = Batch.of(source, target)
         self._check(batch)
@@ -178,7 +175,7 @@ class Trainer:
         return loss
 
     def loss(self, source: np.ndarray | None, target: np.ndarray) -> tuple[float, int]:
-        """In evaluation: the unsmoothed sum of -log p over labels that count, and their number."""
+        """Returns the sum of -log p over counted labels, without smoothing, and their number."""
         self._model.eval()
         batch, function = Batch.of(source, target), self._objective
         count = self._count(batch)
@@ -198,26 +195,27 @@ class Trainer:
             return float(function(batch.source, batch.target, total=1)), count
 
     def greedy_search(self, source: np.ndarray, strategy: Strategy) -> dict[str, np.ndarray]:
-        """Runs `Searcher.greedy_search` on the model as it is, eager as every evaluation."""
+        """Runs `Searcher.greedy_search` on the current model, eagerly like all evaluation."""
         return self._found(Searcher.greedy_search, source, strategy)
 
     def beam_search(self, source: np.ndarray, strategy: Strategy) -> dict[str, np.ndarray]:
-        """Runs `Searcher.beam_search` on the model as it is, eager."""
+        """Runs `Searcher.beam_search` on the current model, eagerly."""
         return self._found(Searcher.beam_search, source, strategy)
 
     def state(self) -> dict[str, np.ndarray]:
-        """Copies `parameters.<canonical name>`, `first_moment....` and `second_moment....`."""
+        """Copies the tensors `parameters.NAME`, `first_moment.NAME` and `second_moment.NAME`."""
         return dict(self.tensors())
 
     def tensors(self) -> Iterator[tuple[str, np.ndarray]]:
-        """Yields the items of `state`, one at a time; on a mesh every process must ask for each."""
+        """Yields the items of `state` one by one; on a mesh every process must iterate."""
         for part, tensors in self._trees.items():
             for name, tensor in tensors.items():
                 yield f"{part}.{name}", self._held.read(name, tensor)
 
     def load_state(self, state: Mapping[str, np.ndarray], steps: int) -> None:
-        """Continues the run with this `state` after this number of steps; on a mesh, arrays are
-        read one by one. Raises ValueError listing all that does not fit.
+        """Resumes the run from this `state` after `steps` steps; ValueError lists every problem.
+
+        On a mesh, arrays are read one by one.
         """
         shapes = canonical.shapes(self.config).items()
         known = {f"{part}.{name}": shape for part in self._trees for name, shape in shapes}
@@ -232,8 +230,8 @@ class Trainer:
     def _found(
         self, search: Callable[..., dict[str, Tensor]], source: np.ndarray, strategy: Strategy
     ) -> dict[str, np.ndarray]:
-        """Searches with a snapshot of the parameters, the last one if they have not changed since;
-        on a mesh, of the process's part of every layer.
+        """Searches with a snapshot of the parameters, reused until they change; on a mesh, of this
+        process's part of every layer.
         """
         token, placed = weights.from_numpy(source), self._placed
         if self._snapshot is None:
@@ -252,8 +250,9 @@ class Trainer:
     def _microbatches(
         self, batch: Batch, keep: Masks | None, total: Tensor
     ) -> Iterator[tuple[unpadding.Sides | None, Given]]:
-        """Yields the flat tokens and the arguments of the loss for every part of the rows, on the
-        device; total: the number of labels of all of them that count.
+        """Yields flat tokens and loss arguments, on the device, for every part of the rows.
+
+        total: the number of counted labels in all parts.
         """
         number, parts = len(batch.target), self.recipe.microbatches
         if number % parts:
@@ -266,7 +265,7 @@ class Trainer:
                 chosen, counts = self._placed.computed(range(first, first + rows))
                 self._placed.reduces(last=first + rows == number)
             own = batch.each(itemgetter(chosen))
-            if self._placed is None:  # found on the host, which then does not wait for the device
+            if self._placed is None:  # found on the host, which then need not wait for the device
                 sides = unpadding.find(self._objective, self._least, own.source, own.target)
                 sides = None if sides is None else sides.to(self._device)
             if keep is None:
@@ -277,18 +276,18 @@ class Trainer:
                 masks = canonical.nest(moved)
                 masks = masks if sides is None else unpadding.unpad_keep(masks, sides)
             own = own.each(self._moved)
-            # Of rows of another process the loss is 0, and so are its gradients.
+            # Rows of another process have loss 0 and zero gradients.
             own_total = total if counts else torch.full_like(total, math.inf, dtype=self._float)
             yield sides, (own.source, own.target, self.recipe.smoothing, own_total, masks or None)
 
     def _draw(
         self, batch: Batch, sides: unpadding.Sides | None, chosen: slice
     ) -> dict[str, Tensor]:
-        """Draws keep masks of all sites out of one run of random words, 16 bits for an entry:
-        several times faster than a draw at each site.
+        """Draws keep masks for all sites from one run of random words, 16 bits per entry, which is
+        several times faster than one draw per site.
 
-        The attention weights are left to torch's kernel, which never holds them; on a mesh they
-        have masks as the other sites, and the masks of a row are the same on every mesh.
+        Attention weights are left to torch's kernel, which never stores them; on a mesh they get
+        masks like all sites, and the masks of a row are the same on every mesh.
         """
         config, (source, target) = self.config, batch
         read = 0 if config.classes else target.shape[1] - 1
@@ -326,7 +325,7 @@ class Trainer:
             self._tensors[name].grad = gradient
 
     def _check(self, batch: Batch) -> None:
-        """Raises ValueError on a batch that does not fit: a compiled graph sees no values."""
+        """Raises ValueError on an invalid batch, since a compiled graph sees no values."""
         config, (source, target) = self.config, batch
         checks.check_source_given(config.encoder_layers, source)
         if config.classes:
@@ -339,19 +338,19 @@ class Trainer:
             checks.check_length(source.shape[1], config.max_positions)
 
     def _follow(self, batch: Batch) -> None:
-        """Lets the processes of a mesh read their rows as parts of these; they must be some."""
+        """Prepares the processes of a mesh to read their rows as parts of this batch."""
         if not len(batch.target):
             raise ValueError("a batch on a mesh must have rows; got none")
         target = None if self.config.classes else Text(batch.target[:, :-1])
         lengths.follow(self._model, Text.of(batch.source), target)
 
     def _moved(self, token: Tensor) -> Tensor:
-        """Moves ids, which become int64, or soft rows to the device."""
+        """Moves ids, as int64, or soft rows to the device."""
         token = token.to(self._device)
         return token if token.is_floating_point() else token.long()
 
     def _count(self, batch: Batch) -> int:
-        """Counts the labels that count: every class does."""
+        """Returns the number of labels that count; every class does."""
         label = batch.target if self.config.classes else batch.target[:, 1:]
         real = None if self.config.classes else real_tokens(self.config, Text(label))
         return label.numel() if real is None else int(real.sum())
@@ -359,7 +358,7 @@ class Trainer:
 
 @contextlib.contextmanager
 def _seeded(device: torch.device, seed: int, steps: int) -> Iterator[None]:
-    """Seeds the device's generator by seed and step; afterwards puts it back."""
+    """Seeds the device's generator from seed and step, and restores it afterwards."""
     devices = [device.index or torch.cuda.current_device()] if device.type == "cuda" else []
     drawn = np.random.SeedSequence([seed, steps]).generate_state(1, np.uint64)
     with torch.random.fork_rng(devices):
@@ -370,7 +369,7 @@ def _seeded(device: torch.device, seed: int, steps: int) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _deterministic() -> Iterator[None]:
-    """Fixes the order of every sum, such as in gradients of embeddings; one step at a time."""
+    """Makes every sum deterministic, such as gradients of embeddings; one step at a time."""
     flags, fill = torch.utils.deterministic, "fill_uninitialized_memory"
     with _PROCESS, contextlib.ExitStack() as after:
         enabled = torch.are_deterministic_algorithms_enabled()

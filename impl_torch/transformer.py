@@ -1,4 +1,4 @@
-"""The whole Transformer."""
+"""The whole Transformer: from token ids to logits and the training loss."""
 
 from functools import partial
 from typing import cast
@@ -22,8 +22,8 @@ __all__ = ["Transformer"]
 
 
 class ModelConfig(TransformerConfig):
-    """The config of a model, to which libraries may write attributes of their own, such as
-    `use_cache`; its fields stay as they are.
+    """The config of a model, to which libraries may add attributes such as `use_cache`; its fields
+    stay as they are.
     """
 
     def __eq__(self, other: object) -> bool:
@@ -33,16 +33,14 @@ class ModelConfig(TransformerConfig):
 
 
 class Transformer(EncoderHeads):
-    """`logits(decoder(embed(target), memory))`, `memory = encoder(embed(source))`; or only one of
-    the two stacks, with its own parts.
+    """`logits(decoder(embed(target), memory))`, `memory = encoder(embed(source))`, or one stack.
 
-    `embed` is `dropout(norm(embedding(token) + position + segment))`, with norm and segments by
-    config. source, target: tensors of ids, or a `Text` of ids, mask and segments. keep: dropout
-    masks by site, nested; a site without one draws its own in training.
+    `embed` is `dropout(norm(embedding(token) + position + segment))`; the config sets norm and
+    segments. source, target: tensors of ids, or a `Text` of ids, mask and segments. keep: dropout
+    masks by site, nested; in training, sites without a mask draw their own.
 
     Shared embeddings and tied logits are one `nn.Parameter` of several modules
-    (`framework.Sharing`). Without a padding id there are no masks, and the fused kernels run
-    without one.
+    (`framework.Sharing`). Without a padding id, the fused kernels run without a mask.
     """
 
     def __init__(self, config: TransformerConfig) -> None:
@@ -82,11 +80,10 @@ class Transformer(EncoderHeads):
         target: Text | Tensor | None = None,
         keep: Keep | None = None,
     ) -> Tensor:
-        """`decode(target, encode(source))`, `b t v`; in a decoder-only model `decode(target)`, with
-        None for the source.
+        """`decode(target, encode(source))`, `b t v`; source is None for a decoder-only model.
 
-        An encoder-only model takes no target and gives what its head does: `classify`,
-        `masked_language_logits`, or `encode` without one.
+        An encoder-only model takes no target and returns the output of its head: `classify`,
+        `masked_language_logits`, or `encode` without a head.
         """
         config = self.config
         checks.check_target_given(config.decoder_layers, target)
@@ -103,15 +100,15 @@ class Transformer(EncoderHeads):
     def encode(self, source: Text | Tensor, keep: Keep | None = None) -> Tensor:
         """`memory = encoder(dropout(norm(embedding(source) + position + segment)))`, `b s d`.
 
-        FSDP2 gathers parameters only for calls of the module;
-        `register_fsdp_forward_method(model, "encode")` adds this one.
+        FSDP2 gathers parameters only in calls of the module;
+        `register_fsdp_forward_method(model, "encode")` adds this method.
         """
         self.config.need_encoder()
         self.check_ids(source)
         return self._encode(Text.of(source), keep)[0]
 
     def _encode(self, source: Text, keep: Keep | None) -> tuple[Tensor, Tensor | None]:
-        """Computes the memory, and the mask of its real tokens; the ids must be checked."""
+        """Returns the memory and the mask of its real tokens; the ids must be checked."""
         keep = part(keep, "encoder")
         x_bsd, mask_bs, position_bs = self.embed("source", source, keep)
         return self.encoder(x_bsd, mask.padding_mask(mask_bs), keep, position_bs), mask_bs
@@ -123,10 +120,9 @@ class Transformer(EncoderHeads):
         source_mask_bs: Tensor | None = None,
         keep: Keep | None = None,
     ) -> Tensor:
-        """`logits(decoder(dropout(norm(embedding(target) + position)), memory))`, `b t v`: row t
-        scores the token after target t.
+        """`logits(decoder(dropout(norm(embedding(target) + position)), memory))`, `b t v`.
 
-        memory_bsd: None in a decoder-only model.
+        Row t scores the token after target t. memory_bsd: None for a decoder-only model.
         """
         config, shape = self.config, None if memory_bsd is None else memory_bsd.shape
         target = Text.of(target)
@@ -146,7 +142,7 @@ class Transformer(EncoderHeads):
         source_mask_bs: Tensor | None,
         keep: Keep | None,
     ) -> Tensor:
-        """Computes the logits; the ids must be checked."""
+        """Returns the logits; the ids must be checked."""
         keep = part(keep, "decoder")
         x_btd, mask_bt, position_bt = self.embed("target", target, keep)
         self_mask_bhts, cross_mask_bhts = map(mask.padding_mask, (mask_bt, source_mask_bs))
@@ -162,35 +158,33 @@ class Transformer(EncoderHeads):
         total: int | Tensor | None = None,
         keep: Keep | None = None,
     ) -> Tensor:
-        """`cross_entropy(transformer(source, target[:, :-1]), target[:, 1:])`, a scalar; labels
-        that are padding do not count.
+        """`cross_entropy(transformer(source, target[:, :-1]), target[:, 1:])`, a scalar.
 
-        It calls the module, with its hooks: FSDP2 works, and the loss is float32 if the policy of
-        the root has `MixedPrecisionPolicy(output_dtype=torch.float32)`; a layer's policy must leave
-        output_dtype out, or the next layer is given float32.
+        Padding labels do not count. This calls the module, with its hooks, so FSDP2 works. The loss
+        is float32 if the root's policy has `MixedPrecisionPolicy(output_dtype=torch.float32)`;
+        policies of layers must omit output_dtype, or the next layer gets float32.
 
-        A wrapper with a `forward` of its own is not called: `ddp.module.training_loss` averages no
-        gradients. With `DistributedDataParallel`, take the loss of its output:
-        `input_bt, label_bt = loss.teacher_forcing(target)`, then `loss.cross_entropy(ddp(source,
-        input_bt), label_bt, mask_bt, total=total)`. total is the mean over the processes of the
-        number of labels that count: DDP and FSDP2 average gradients, and without it every process
-        divides by its own number.
+        Wrappers with their own `forward` are bypassed: `ddp.module.training_loss` averages no
+        gradients. With `DistributedDataParallel`, compute the loss from its output:
+        `input_bt, label_bt = loss.teacher_forcing(target)`, then
+        `loss.cross_entropy(ddp(source, input_bt), label_bt, mask_bt, total=total)`. total is the
+        mean over processes of the number of counted labels: DDP and FSDP2 average gradients, and
+        without it every process divides by its own number.
         """
         self.config.need_decoder()
         read, label = loss.shifted(Text.of(target))
-        self.check_ids(source, target)  # the last column too, which is only a label
+        self.check_ids(source, target)  # including the last column, which is only a label
         logits_btv, mask_bt = self(source, read, keep=keep), real_tokens(self.config, label)
         return loss.unchecked(logits_btv, label.ids, mask_bt, smoothing, total)
 
     def states(
         self, source: Text | Tensor | None = None, target: Text | Tensor | None = None
     ) -> dict[str, dict[str, Tensor]]:
-        """The vectors before the first layer and after every layer, and the attention weights of
-        every layer, in evaluation.
+        """Returns the vectors before the first and after every layer, and all attention weights.
 
-        encoder: hidden_lbtd and self_attention_lbhts; decoder: the same and, if there is an
-        encoder, cross_attention_lbhts; l layer, t query. The last vectors of a stack are those
-        after its final norm.
+        Needs eval mode. encoder: hidden_lbtd and self_attention_lbhts; decoder: the same and, with
+        an encoder, cross_attention_lbhts; l layer, t query. The last vectors are taken after the
+        final norm.
         """
         return states.states(self, source, target)
 
@@ -210,7 +204,7 @@ class Transformer(EncoderHeads):
     def embed(
         self, side: str, text: Text, keep: Keep | None = None
     ) -> tuple[Tensor, Tensor | None, Tensor | None]:
-        """Returns the first layer's input, the mask and the positions of checked tokens."""
+        """Returns the first layer's input, the mask and the positions; the ids must be checked."""
         mask_bt, position_bt = masked_positions(self.config, side, text.ids, text.mask)
         x_btd = embed(self, side, text.ids, position_bt, text.segment)
         stack = self.encoder if side == "source" else self.decoder
@@ -223,7 +217,7 @@ class Transformer(EncoderHeads):
         target: Text | Tensor | None = None,
         label_b: Tensor | None = None,
     ) -> None:
-        """Raises ValueError on ids and labels that do not fit, read from the device at once."""
+        """Raises ValueError on invalid ids and labels, which are read from the device at once."""
         config, given = self.config, []
         source, target = Text.of(source), Text.of(target)
         if source is not None:

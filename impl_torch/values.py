@@ -1,4 +1,4 @@
-"""The small values that are decided once and passed on; none of them ever changes."""
+"""Small immutable values that functions and modules pass to each other."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Missing = TypeVar("Missing", bound=None)
 
 
 class Heads(NamedTuple):
-    """The queries, keys and values of an attention: h query heads share g key and value heads."""
+    """Queries, keys and values by head: h query heads share g key and value heads."""
 
     query_bthk: Tensor
     key_bsgk: Tensor
@@ -28,8 +28,10 @@ class Drop(NamedTuple):
 
 
 class Text(NamedTuple):
-    """One side of a model's input. ids: `b t`, or soft one-hot rows `b t v`. mask: boolean, True =
-    real token; None: every id but the padding id. segment: of every token; None: 0.
+    """One side of a model's input.
+
+    ids: `b t`, or soft one-hot rows `b t v`. mask: boolean, True = real token; None: every id but
+    the padding id. segment: of every token; None: 0.
     """
 
     ids: Tensor
@@ -38,7 +40,7 @@ class Text(NamedTuple):
 
     @classmethod
     def of(cls, text: Text | Tensor | Missing) -> Text | Missing:
-        """Returns a tensor of ids as a text; a text and None stay as they are."""
+        """Wraps a tensor of ids; returns a text or None unchanged."""
         return text if text is None or isinstance(text, Text) else Text(text)
 
     def split(self, lengths: Sequence[int]) -> Iterator[Text]:

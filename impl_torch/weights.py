@@ -1,6 +1,6 @@
-"""Reads and writes the canonical parameters of a module, bit for bit.
+"""Converts between canonical NumPy parameters and the tensors of any module, bit for bit.
 
-Everything here works on any `nn.Module` whose layout a table describes; `TABLE` is this package's.
+Works for every `nn.Module` whose layout a table describes; `TABLE` is that of this package.
 """
 
 import re
@@ -22,7 +22,7 @@ __all__ = ["TABLE", "export", "from_numpy", "load", "tensors", "to_numpy"]
 
 Found = dict[str, tuple[str, Tensor | None]]  # canonical name -> native name, tensor
 
-# End of the canonical name, end of the native name, native axes; linear layers have outputs first.
+# End of canonical name, end of native name, native axes; linear layers store outputs first.
 TABLE: layout.Table = (
     *(("table", "weight", axes) for axes in ("v d", "p d", "a d")),
     *(("kernel", "weight", axes) for axes in ("(h k) d", "(g k) d", "(g e) d", "d (h e)", "f d")),
@@ -43,9 +43,9 @@ def load(
 ) -> None:
     """Writes canonical parameters into the module, in place.
 
-    Raises one ValueError with every missing, unexpected or misshapen array, every other dtype,
-    every tensor that the module lacks or has without values (meta) and every parameter of the
-    module that nothing would fill; then nothing is changed.
+    Raises one ValueError with every missing, unexpected or misshapen array, every wrong dtype,
+    every tensor that the module lacks or holds without values (meta), and every parameter of the
+    module that would not be filled; the module is then unchanged.
     """
     found = _found(module, config, component, table)
     problems = [*_problems(module, parameters, found)]
@@ -75,9 +75,9 @@ def export(
 ) -> dict[str, np.ndarray]:
     """Returns the module's parameters by canonical name, as new arrays.
 
-    A sharded parameter is gathered, which every process must ask for. Raises ValueError if a
-    parameter is missing, misshapen or without values (meta), if the module has a parameter that
-    would be left out, and if two differ that the config ties.
+    Sharded parameters are gathered, for which every process must call this. Raises ValueError if a
+    parameter is missing, misshapen or without values (meta), if a parameter would be left out, or
+    if two parameters differ that the config ties.
     """
     found, problems = _held(_found(module, config, component, table)), []
     for name, tensor in found.items():
@@ -85,8 +85,8 @@ def export(
             problems.append(f"the module's {name} has no values: it is on the meta device")
         other = type(tensor).__torch_dispatch__ is not Tensor.__torch_dispatch__
         if other and not is_sharded(tensor):
-            problems.append(f"the module's {name} is a {type(tensor).__name__}")
-    # A parametrised tensor is computed from parameters of its own.
+            problems.append(f"the module's {name} is a {type(tensor).__name__}, not a plain tensor")
+    # A parametrized tensor is computed from other parameters.
     computed = tuple(re.sub(r"([^.]+)$", r"parametrizations.\1.", name) for name in found)
     problems += [
         f"no array would hold the module's {name}"
@@ -95,20 +95,20 @@ def export(
     ]
     problems += [] if problems else _untied(module, config, component, table)
     if problems:
-        headline = "the module cannot be exported by this config and table:\n  "
+        headline = "the module cannot be exported with this config and table:\n  "
         raise ValueError(headline + "\n  ".join(problems))
     natives = {name: to_numpy(tensor) for name, tensor in found.items()}
     return layout.from_native(natives, table, config, component)
 
 
 def tensors(module: nn.Module, config: TransformerConfig) -> dict[str, Tensor]:
-    """Returns a model's own tensors by canonical name, in its own layout."""
+    """Returns a model's own tensors by canonical name, in native layout."""
     found = _found(module, config, "transformer", TABLE).items()
     return {name: tensor for name, (_, tensor) in found if tensor is not None}
 
 
 def to_numpy(tensor: Tensor) -> np.ndarray:
-    """Copies a tensor, a sharded one as a whole; bfloat16 becomes `ml_dtypes.bfloat16`."""
+    """Copies a tensor, gathering a sharded one; bfloat16 becomes `ml_dtypes.bfloat16`."""
     copy = _whole(tensor.detach()).to("cpu", copy=True)
     if copy.dtype == torch.bfloat16:
         return copy.view(torch.int16).numpy().view(ml_dtypes.bfloat16)
@@ -116,7 +116,7 @@ def to_numpy(tensor: Tensor) -> np.ndarray:
 
 
 def from_numpy(array: np.ndarray, device: torch.device | str = "cpu") -> Tensor:
-    """Copies the array into a tensor on the device."""
+    """Copies an array to a tensor on the device."""
     copy = np.array(array, order="C")
     if copy.dtype == ml_dtypes.bfloat16:
         return torch.from_numpy(copy.view(np.int16)).view(torch.bfloat16).to(device)
@@ -124,7 +124,7 @@ def from_numpy(array: np.ndarray, device: torch.device | str = "cpu") -> Tensor:
 
 
 def _whole(tensor: Tensor) -> Tensor:
-    """Returns the tensor itself, or a `DTensor` gathered."""
+    """Returns the tensor; gathers a `DTensor`."""
     return tensor.full_tensor() if is_sharded(tensor) else tensor
 
 
@@ -145,7 +145,7 @@ def _problems(
 
 
 def _others(module: nn.Module, found: Iterable[Tensor]) -> Iterator[str]:
-    """Yields the module's parameters outside these tensors, by storage: a table may name a view."""
+    """Yields parameters that share no storage with these tensors, since a table may name a view."""
     storages = {tensor.untyped_storage() for tensor in found}
     for name, parameter in module.named_parameters():
         if parameter.untyped_storage() not in storages:
@@ -155,7 +155,7 @@ def _others(module: nn.Module, found: Iterable[Tensor]) -> Iterator[str]:
 def _untied(
     module: nn.Module, config: TransformerConfig, component: str, table: layout.Table
 ) -> Iterator[str]:
-    """Yields the config's ties that the module breaks, for example by parametrising one side."""
+    """Yields ties of the config that the module breaks, for example by parametrizing one side."""
     letters = canonical.axes(config.replace(share_embeddings=False, tie_logits=False))
     for names in canonical.ties(config).items() if component == "transformer" else ():
         rows = [layout.fitting(name, letters[name], table) for name in names]
@@ -173,10 +173,10 @@ def _untied(
 def _found(
     module: nn.Module, config: TransformerConfig, component: str, table: layout.Table
 ) -> Found:
-    """Maps each canonical name to the native name and its tensor, None if there is none."""
+    """Maps each canonical name to the native name and its tensor, or None."""
     for part in module.modules():
         reshard = getattr(part, "reshard", None)
-        if callable(reshard):  # of FSDP2, which leaves whole copies in place of its parameters
+        if callable(reshard):  # FSDP2 leaves gathered copies in place of its parameters
             reshard()
     found: Found = {}
     for name, letters in canonical.axes(config, component).items():
@@ -186,12 +186,12 @@ def _found(
 
 
 def _held(found: Found) -> dict[str, Tensor]:
-    """Returns by native name what the module has."""
+    """Returns the tensors that the module has, by native name."""
     return {name: tensor for name, tensor in found.values() if tensor is not None}
 
 
 def _tensor(module: nn.Module, native_name: str) -> Tensor | None:
-    """Returns the tensor with that name, None if there is none."""
+    """Returns the tensor with this name, or None."""
     node: Any = module
     for part in native_name.split("."):
         node = getattr(node, part, None)

@@ -1,14 +1,14 @@
-"""The reference: plain NumPy that defines the math of every component of the Transformer.
+"""The reference: the Transformer in plain NumPy, which defines the math of every component.
 
-One module for each family of components: `attention.multi_head_attention` and so on.
+Each family of components has one module, such as `attention`.
 
-A name ends in its axes: b row of the batch, t query or target position, s key or source position,
-d model width, h query head, g key/value head, k size of a query or key head, e size of a value
-head, f feed-forward width, v vocabulary, a segment, c class, p position, n new token, w beam.
-`f_vjp` is the backward pass of f (vector-Jacobian product): given cotangent, the gradient of the
-loss with respect to the output of f, it returns the gradients with respect to f's arguments under
-their names. keep: dropout masks by site, nested by module name; None: no dropout, as in evaluation.
-Words in capitals in brackets, such as (RESIDUAL), are decisions of docs/decisions.md.
+The name of an array ends in its axes: b batch, t query or target position, s key or source
+position, d model width, h query heads, g key/value heads, k query/key head size, e value head size,
+f feed-forward width, v vocabulary, a segments, c classes, p positions, n new tokens, w beams.
+`f_vjp` is the backward pass of `f` (vector-Jacobian product): given `cotangent`, the gradient of
+the loss with respect to the output of `f`, it returns a dict of the gradients with respect to the
+arguments of `f`. `keep` holds dropout masks, nested by module name; None disables dropout, as in
+evaluation. Bracketed words in capitals, such as (RESIDUAL), refer to docs/decisions.md.
 """
 
 from .config import TransformerConfig

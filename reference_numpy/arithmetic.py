@@ -1,7 +1,7 @@
-"""The arithmetic of the reference, and how half-precision dtypes compute.
+"""Elementary arithmetic of the reference, and how half-precision dtypes compute.
 
-Whatever a framework may reasonably compute in another order goes through this module, so that the
-judge can replace it in one place and measure how far another order lies away.
+Every operation that a framework may evaluate in another order is in this module, so that the judge
+can replace it in one place and measure the effect of the order.
 """
 
 import math
@@ -34,20 +34,17 @@ __all__ = [
 
 
 def is_half(dtype: np.dtype) -> bool:
-    """True for the 16-bit floating types, float16 and bfloat16."""
+    """Returns True for the 16-bit floating dtypes, float16 and bfloat16."""
     return np.dtype(dtype).itemsize == 2
 
 
 def upcast_half(array: Array) -> Array:
-    """float32 for half-precision dtypes, otherwise the array itself.
-
-    Softmax, normalisation and loss compute in this dtype.
-    """
+    """Returns a half-precision array as float32, and any other array unchanged."""
     return array.astype(np.float32) if is_half(array.dtype) else array
 
 
 def einsum(subscripts: str, *operands: Array) -> Array:
-    """The contraction that the axis letters declare, in the operands' dtype.
+    """Contracts the operands as the axis letters specify, in their dtype.
 
     Half-precision dtypes multiply and add in float32 and round once at the end, as matrix units do.
     """
@@ -56,15 +53,15 @@ def einsum(subscripts: str, *operands: Array) -> Array:
 
 
 def affine(subscripts: str, x: Array, parameters: Tree) -> Array:
-    """`x W + b`, by axis letters: kernel W, and bias b if the parameters have one."""
+    """`x W + b`, contracted as the axis letters specify; the bias is optional."""
     y = einsum(subscripts, x, parameters["kernel"])
     if "bias" in parameters:
-        y += parameters["bias"]  # in place: the arrays are the largest of the model
+        y += parameters["bias"]  # in place: these are the largest arrays of the model
     return y
 
 
 def einsum_vjp(subscripts: str, x: Array, kernel: Array, cotangent: Array) -> tuple[Array, Array]:
-    """The gradients of `einsum(subscripts, x, kernel)` by x and kernel."""
+    """Returns the gradients of `einsum(subscripts, x, kernel)` with respect to x and kernel."""
     inputs, output = subscripts.split("->")
     first, second = inputs.split(",")
     gradient = einsum(f"{output},{second}->{first}", cotangent, kernel)
@@ -74,7 +71,7 @@ def einsum_vjp(subscripts: str, x: Array, kernel: Array, cotangent: Array) -> tu
 def affine_vjp(
     subscripts: str, x: Array, parameters: Tree, cotangent: Array
 ) -> tuple[Array, dict[str, Array]]:
-    """The gradients of `affine` by x and by each of the parameters."""
+    """Returns the gradients of `affine` with respect to x and to each parameter."""
     gradient, kernel = einsum_vjp(subscripts, x, parameters["kernel"], cotangent)
     if "bias" not in parameters:
         return gradient, {"kernel": kernel}
@@ -98,7 +95,8 @@ def unbroadcast(array: Array, shape: Sequence[int]) -> Array:
 
 
 def scatter_add(rows: Array, index: Array, size: int) -> Array:
-    """`y[index[i]] += rows[i]`, from zeros of that many rows: the gradient of taking rows by index.
+    """`y[index[i]] += rows[i]`, where y starts as `size` rows of zeros: the gradient of a row
+    lookup.
 
     Half-precision dtypes add in float32.
     """
@@ -108,50 +106,50 @@ def scatter_add(rows: Array, index: Array, size: int) -> Array:
 
 
 def sum(array: Array, axis: int) -> Array:
-    """The sum over one axis, which is kept with size 1."""
+    """Returns the sum over one axis, keeping it with size 1."""
     return np.sum(array, axis=axis, keepdims=True)
 
 
 def mean(array: Array, axis: int) -> Array:
-    """The arithmetic mean over one axis, which is kept with size 1."""
+    """Returns the arithmetic mean over one axis, keeping it with size 1."""
     return sum(array, axis) / array.dtype.type(array.shape[axis])
 
 
 def divide(numerator: Array, denominator: Array) -> Array:
-    """numerator / denominator, elementwise."""
+    """Returns numerator / denominator, elementwise."""
     return numerator / denominator
 
 
 def times(factor: Array, other: Array) -> Array:
-    """factor * other, elementwise, where others may divide by `1 / other`."""
+    """Returns factor * other, elementwise; implementations may divide by `1 / other` instead."""
     return factor * other
 
 
 def power(base: float, exponent: Array) -> Array:
-    """base ** exponent, elementwise, in the exponent's dtype."""
+    """Returns base ** exponent, elementwise, in the dtype of the exponent."""
     return base**exponent
 
 
 def exp(x: Array) -> Array:
-    """The exponential, elementwise."""
+    """Returns the exponential, elementwise."""
     return np.exp(x)
 
 
 def sin(x: Array) -> Array:
-    """The sine, elementwise."""
+    """Returns the sine, elementwise."""
     return np.sin(x)
 
 
 def cos(x: Array) -> Array:
-    """The cosine, elementwise."""
+    """Returns the cosine, elementwise."""
     return np.cos(x)
 
 
 def tanh(x: Array) -> Array:
-    """The hyperbolic tangent, elementwise."""
+    """Returns the hyperbolic tangent, elementwise."""
     return np.tanh(x)
 
 
 def erf(x: Array) -> Array:
-    """The error function, elementwise, in float64 and rounded to x's dtype."""
+    """Returns the error function, elementwise, computed in float64 and rounded to x's dtype."""
     return np.asarray(np.frompyfunc(math.erf, 1, 1)(x), dtype=x.dtype)

@@ -1,4 +1,4 @@
-"""The types that the reference's signatures name."""
+"""Types used in the signatures of the reference."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -9,11 +9,11 @@ __all__ = ["Array", "Gradients", "Keep", "Mask", "Tree", "bounds"]
 
 Array = np.ndarray  # its name ends in its axes
 Mask = np.ndarray | None  # boolean; None hides nothing
-Tree = Mapping[str, Any]  # arrays, nested by the parts of the canonical names
-Keep = Tree | None  # keep masks, nested by the parts of their sites' names; None evaluates
-Gradients = dict[str, Any]  # by the names of the arguments; of parameters a tree
+Tree = Mapping[str, Any]  # arrays, nested by the parts of their canonical names
+Keep = Tree | None  # keep masks, nested by the parts of their site names; None in evaluation
+Gradients = dict[str, Any]  # by argument name; for parameters, a tree
 
 
 def bounds(x: Array) -> tuple[int, int] | tuple[None, None]:
-    """The lowest and the highest of integers; None without any, and of other numbers."""
+    """Returns the smallest and largest of integers; None if x is empty or not integer."""
     return (int(x.min()), int(x.max())) if x.size and x.dtype.kind in "iu" else (None, None)

@@ -1,7 +1,9 @@
 """Scaled dot-product attention and multi-head attention.
 
-As in section 3.2 of Vaswani et al. 2017, with a function for each later idea: masks that are added,
-windows and caps, shared key heads, norms of queries and keys, and rotation. Gradients come last.
+Attention maps a query and a set of keys and values to a weighted sum of the values; each weight is
+computed from the query and the corresponding key. The page follows section 3.2 of Vaswani et al.
+2017. Each later idea has its own function: floating masks, windows and caps, grouped key/value
+heads, query/key norms and rotary positions. The backward passes come last.
 """
 
 import numpy as np
@@ -27,12 +29,12 @@ def attention_weights(
 ) -> Array:
     """`softmax(query key^T / sqrt(k))`: how much each query attends to each key, `b h t s`.
 
-    mask_bhts: boolean, True = may attend (MASK), or floating, added to the scores, where -inf hides
-    a key; axes of size 1 are broadcast. scores: scale, cap, window and causality. A query that may
-    attend to nothing has weights of zero (EMPTY). Fewer key heads than query heads are shared: each
-    serves `h/g` neighbouring query heads, the first of them the first `h/g`. Half-precision dtypes
-    hold scores and softmax in float32 and round the weights. Raises ValueError on shapes that do
-    not fit. Source: Vaswani et al. 2017, eq. 1; grouped heads: Ainslie et al. 2023.
+    Every query is multiplied with every key; the scores are scaled, capped and masked, and a
+    softmax over the keys turns them into weights that add up to 1. mask_bhts: boolean, True = may
+    attend (MASK), or floating, added to the scores, where -inf hides a key; axes of size 1
+    broadcast. scores: scale, cap, window and causality. Fully masked queries have zero weights
+    (EMPTY). Half-precision dtypes keep scores and softmax in float32 and round the weights. Raises
+    ValueError if the shapes do not match. Source: Vaswani et al. 2017, eq. 1.
     """
     checks.check_attention(query_bthk.shape, key_bsgk.shape, key_bsgk.shape)
     scores_bhts = scaled_scores(query_bthk, key_bsgk, scores)
@@ -45,10 +47,10 @@ def attention_weights(
 def scaled_dot_product_attention(
     heads: Heads, mask_bhts: Mask = None, scores: Scores = Scores(), drop: Drop = Drop()
 ) -> Array:
-    """`attention_weights(query, key) value`: the mean of the values by their weights, `b t h e`.
+    """`attention_weights(query, key) value`: the weighted mean of the values, `b t h e`.
 
-    mask_bhts, scores: as `attention_weights`. drop: of the weights, after the softmax. A query that
-    may attend to nothing returns zeros (EMPTY). Raises ValueError on shapes that do not fit.
+    mask_bhts, scores: as `attention_weights`. drop: dropout of the weights, after the softmax.
+    Fully masked queries return zeros (EMPTY). Raises ValueError if the shapes do not match.
     Source: Vaswani et al. 2017, eq. 1.
     """
     query_bthk, key_bsgk, value_bsge = heads
@@ -60,7 +62,10 @@ def scaled_dot_product_attention(
 
 
 def scaled_scores(query_bthk: Array, key_bsgk: Array, scores: Scores = Scores()) -> Array:
-    """`query key^T / sqrt(k)`, or times a stated scale (SCALE): `b h t s`, at least in float32."""
+    """`query key^T / sqrt(k)`, or times `score_scale` (SCALE): `b h t s`, at least float32.
+
+    The scale keeps the variance of the scores independent of k; large scores saturate the softmax.
+    """
     wide_query_bthk = arithmetic.upcast_half(query_bthk)
     factor = wide_query_bthk.dtype.type(scores.factor(query_bthk.shape[3]))
     key_bshk = arithmetic.upcast_half(repeat_kv(key_bsgk, query_bthk.shape[2]))
@@ -70,7 +75,7 @@ def scaled_scores(query_bthk: Array, key_bsgk: Array, scores: Scores = Scores())
 def masked(
     scores_bhts: Array, mask_bhts: Mask, scores: Scores = Scores()
 ) -> tuple[Array, Array | None]:
-    """Scores plus a floating mask, and a boolean mask with causality (CAUSAL), window (WINDOW)."""
+    """Adds a floating mask to the scores; merges CAUSAL and WINDOW into a boolean mask."""
     if mask_bhts is not None:
         checks.check_attention_mask(mask_bhts.shape, str(mask_bhts.dtype), scores_bhts.shape)
         if mask_bhts.dtype != bool:
@@ -85,7 +90,11 @@ def masked(
 
 
 def repeat_kv(x_bsgk: Array, heads: int) -> Array:
-    """Keys or values, each head repeated for the query heads that share it."""
+    """Repeats each key or value head for the query heads that share it: `b s h k`.
+
+    With grouped heads, key head j serves the `h/g` consecutive query heads from `j h/g` on, which
+    makes a cache h/g times smaller. Source: Ainslie et al. 2023.
+    """
     groups = x_bsgk.shape[2]
     return np.repeat(x_bsgk, heads // groups, axis=2) if groups != heads else x_bsgk
 
@@ -98,15 +107,16 @@ def multi_head_attention(
     attending: Attending = Attending(),
     keep_bhts: Mask = None,
 ) -> Array:
-    """`head_i = attention(x W_i^Q + b_i^Q, m W_i^K + b_i^K, m W_i^V + b_i^V)`, `output = sum_i
-    head_i W_i^O + b^O`: `b t d`.
+    """`head_i = attention(x W_i^Q + b_i^Q, m W_i^K + b_i^K, m W_i^V + b_i^V)`,
+    `output = sum_i head_i W_i^O + b^O`: `b t d`.
 
-    query_btd: x, whose tokens attend; memory_bsd: m, what they attend to, which is x itself in
-    self-attention. parameters: query.kernel `d h k`, key.kernel `d g k`, value.kernel `d g e`,
-    output.kernel `h e d`; biases `h k`, `g k`, `g e`, `d` where present, and query_norm and
-    key_norm by config. attending: mask, scores and rotation. keep_bhts: dropout mask of the
-    weights, whose rate is the config's. Raises ValueError on shapes that do not fit. Source:
-    Vaswani et al. 2017, section 3.2.2.
+    Each head attends in a learned projection of its own, so that heads can look at different
+    positions and features. query_btd: x, the tokens that attend. memory_bsd: m, the tokens attended
+    to; x itself in self-attention. parameters: query.kernel `d h k`, key.kernel `d g k`,
+    value.kernel `d g e`, output.kernel `h e d`; biases `h k`, `g k`, `g e`, `d` if present;
+    query_norm and key_norm if the config sets query_key_norm. attending: mask, scores and rotation.
+    keep_bhts: dropout mask of the weights; the rate is the config's. Raises ValueError if the
+    shapes do not match. Source: Vaswani et al. 2017, section 3.2.2.
     """
     mask_bhts, scores, rotation = attending
     heads = project(parameters, config, query_btd, memory_bsd, rotation)
@@ -120,7 +130,7 @@ def project(
     memory_bsd: Array,
     rotation: Rotation | None = None,
 ) -> Heads:
-    """Queries of x, keys and values of m: projected, normed (QKNORM), rotated (ROTARY)."""
+    """Projects x to queries, and m to keys and values; normalizes and rotates queries and keys."""
     if rotation is not None:
         checks.check_same_length(query=query_btd.shape, memory=memory_bsd.shape)
     query_bthk = queries(parameters, config, query_btd, rotation)
@@ -130,7 +140,7 @@ def project(
 def queries(
     parameters: Tree, config: Config, query_btd: Array, rotation: Rotation | None = None
 ) -> Array:
-    """`x W^Q + b^Q`, normed and rotated: `b t h k`."""
+    """`x W^Q + b^Q`, normalized and rotated: `b t h k`."""
     checks.check_features("query", query_btd.shape, parameters["query"]["kernel"].shape[0])
     query_bthk = projection("btd,dhk->bthk", parameters["query"], query_btd)
     normed_bthk = query_key_norm(parameters, config, "query", query_bthk)
@@ -140,7 +150,7 @@ def queries(
 def keys_and_values(
     parameters: Tree, config: Config, memory_bsd: Array, rotation: Rotation | None = None
 ) -> tuple[Array, Array]:
-    """What a cache holds: normed and rotated `m W^K + b^K`, `b s g k`; `m W^V + b^V`, `b s g e`."""
+    """`m W^K + b^K`, normalized and rotated, and `m W^V + b^V`: `b s g k` and `b s g e`."""
     checks.check_features("memory", memory_bsd.shape, parameters["key"]["kernel"].shape[0])
     key_bsgk = projection("bsd,dgk->bsgk", parameters["key"], memory_bsd)
     value_bsge = projection("bsd,dge->bsge", parameters["value"], memory_bsd)
@@ -151,8 +161,9 @@ def keys_and_values(
 def query_key_norm(parameters: Tree, config: Config, name: str, x_bthk: Array) -> Array:
     """`norm(x)` over the features of each head, or of all heads together (QKNORM).
 
-    name: "query" or "key"; parameters: query_norm.scale `k` (head) or `h k` (width), and key_norm.
-    Source: Henry et al. 2020; its place before the rotation: Yang et al. 2025, Qwen 3.
+    Normalizing queries and keys before the rotation bounds the scores. name: "query" or "key".
+    parameters: query_norm.scale, `k` per head or `h k` over the width, and key_norm. Source: Henry
+    et al. 2020; before the rotation: Yang et al. 2025, Qwen 3.
     """
     if config.query_key_norm == "none":
         return x_bthk
@@ -162,14 +173,17 @@ def query_key_norm(parameters: Tree, config: Config, name: str, x_bthk: Array) -
 
 
 def _rows(config: Config, x_bthk: Array) -> tuple[int, int, int]:
-    """The shape of x with all that its norm divides by one root in the last of three axes."""
+    """Returns the shape with features that are normalized together on the last of three axes."""
     batch, length, heads, size = x_bthk.shape
     by_head = config.query_key_norm == "head"
     return (batch, length * heads, size) if by_head else (batch, length, heads * size)
 
 
 def rotated(config: Config, x_bthk: Array, rotation: Rotation | None) -> Array:
-    """Queries or keys, rotated if there is a rotation (ROTARY)."""
+    """Rotates queries or keys if there is a rotation (ROTARY).
+
+    Scores of rotated queries and keys depend only on the distance between the two tokens.
+    """
     return x_bthk if rotation is None else rotary.rotated(x_bthk, rotation, config.rotary_layout)
 
 
@@ -188,7 +202,7 @@ def attend(
 
 
 def projection(subscripts: str, parameters: Tree, x: Array) -> Array:
-    """`x W + b`: one of the four projections, which its subscripts name."""
+    """`x W + b`: one of the four projections, selected by its subscripts."""
     return arithmetic.affine(subscripts, x, parameters)
 
 
@@ -200,13 +214,12 @@ def scaled_dot_product_attention_vjp(
     *,
     cotangent: Array,
 ) -> Gradients:
-    """`dV = D(P)^T g`, `dP = D(g V^T)`, `dS = P (dP - sum_s P dP)`, `dQ = dS K / sqrt(k)`, `dK =
-    dS^T Q / sqrt(k)`, with P the weights and D their dropout; a cap multiplies dS by its slope.
+    """`dV = D(P)^T g`, `dP = D(g V^T)`, `dS = P (dP - sum_s P dP)`, `dQ = dS K / sqrt(k)`,
+    `dK = dS^T Q / sqrt(k)`; P are the weights, D is dropout; a cap multiplies dS by its slope.
 
-    Returns query_bthk, key_bsgk, value_bsge, and mask_bhts if it is floating. A query that may
-    attend to nothing passes zero gradient (EMPTY). The key and value heads that several query heads
-    share get the sum. Half-precision dtypes hold dS in float32. Source: Dao et al. 2022, section
-    3.1.
+    Returns query_bthk, key_bsgk, value_bsge, and mask_bhts if it is floating. Fully masked queries
+    pass zero gradient (EMPTY). Shared key and value heads get the sum over their query heads.
+    Half-precision dtypes keep dS in float32. Source: Dao et al. 2022, section 3.1.
     """
     query_bthk, key_bsgk, value_bsge = heads
     checks.check_attention(query_bthk.shape, key_bsgk.shape, value_bsge.shape)
@@ -256,10 +269,10 @@ def multi_head_attention_vjp(
     *,
     cotangent: Array,
 ) -> Gradients:
-    """Backwards through the output projection, attention, rotation, norm and three projections.
+    """Backward pass through output projection, attention, rotation, norms and input projections.
 
     Returns parameters, query_btd, memory_bsd, and mask_bhts if it is floating. In self-attention
-    the gradient of x is the sum of query_btd and memory_bsd.
+    the gradient of x is query_btd + memory_bsd.
     """
     mask_bhts, scores, rotation = attending
     heads = project(parameters, config, query_btd, memory_bsd, rotation)
@@ -274,7 +287,7 @@ def multi_head_attention_vjp(
         ("key", "bsd,dgk->bsgk", memory_bsd, inner["key_bsgk"]),
         ("value", "bsd,dge->bsge", memory_bsd, inner["value_bsge"]),
     ):
-        if name != "value":  # rotated and normed
+        if name != "value":  # queries and keys are rotated and normalized
             if rotation is not None:
                 g = rotary.rotated_vjp(rotation, config.rotary_layout, cotangent=g)
             raw = projection(subscripts, parameters[name], x)
@@ -292,7 +305,7 @@ def multi_head_attention_vjp(
 def query_key_norm_vjp(
     parameters: Tree, config: Config, name: str, x_bthk: Array, *, cotangent: Array
 ) -> tuple[Array, Gradients]:
-    """The gradient of x, and of the norm under its name."""
+    """Returns the gradient of x, and that of the norm's parameters under the norm's name."""
     if config.query_key_norm == "none":
         return cotangent, {}
     norm, rows = f"{name}_norm", _rows(config, x_bthk)

@@ -1,4 +1,4 @@
-"""The beams of one row: which live on, which are finished, and when no live one can win (BEAM)."""
+"""The beams of one row: which are live, which are finished, and when to stop (BEAM)."""
 
 from typing import NamedTuple
 
@@ -11,9 +11,10 @@ __all__ = ["Beam", "Row", "best", "keep", "length_penalty", "stops"]
 
 
 class Beam(NamedTuple):
-    """A live beam: its log p, its tokens, and the live beam that it continues (parent).
+    """A live beam or a finished hypothesis.
 
-    A finished hypothesis: its tokens with the end token, and its score `log p / length_penalty`.
+    score: log p of a live beam, `log p / length_penalty` of a finished one. tokens: include the end
+    token once finished. parent: the live beam that this one continues.
     """
 
     score: float
@@ -22,7 +23,7 @@ class Beam(NamedTuple):
 
 
 class Row:
-    """The live beams of one row, all of one length, and the best finished hypotheses."""
+    """The live beams of one row, all of the same length, and its best finished hypotheses."""
 
     def __init__(self, strategy: Strategy) -> None:
         self.strategy, self.done = strategy, False
@@ -30,7 +31,7 @@ class Row:
         self.kept: list[Beam] = []
 
     def advance(self, scores_wv: Array) -> None:
-        """Append one token, given its scores for each live beam."""
+        """Appends one token to every beam, given the scores of each live beam."""
         if self.done:
             return
         strategy, length = self.strategy, len(self.live[0].tokens) + 1
@@ -46,8 +47,10 @@ class Row:
 
 
 def best(live: list[Beam], total_wv: Array, count: int) -> list[Beam]:
-    """The continuations of largest log p first; of equals the lower token, then the better beam."""
-    by_token = total_wv.T.ravel()  # entry id * w + beam: a stable sort prefers the lower id
+    """Returns the continuations of largest log p, largest first; ties go to the lower token, then
+    to the better beam.
+    """
+    by_token = total_wv.T.ravel()  # entry id * w + beam, so that a stable sort prefers the lower id
     chosen = []
     for index in np.argsort(-by_token, kind="stable")[:count]:
         id_, parent = divmod(int(index), len(live))
@@ -57,8 +60,8 @@ def best(live: list[Beam], total_wv: Array, count: int) -> list[Beam]:
 
 
 def keep(kept: list[Beam], live: list[Beam], ended_w: Array, strategy: Strategy) -> list[Beam]:
-    """The beam_size best of the finished hypotheses and of the live beams that end now; of equal
-    scores the lower tokens come first.
+    """Returns the beam_size best of the finished hypotheses and of the live beams that end now;
+    ties go to the lower tokens.
     """
     ended = [
         Beam(score, (*beam.tokens, strategy.end_id))
@@ -69,9 +72,9 @@ def keep(kept: list[Beam], live: list[Beam], ended_w: Array, strategy: Strategy)
 
 
 def stops(live: list[Beam], kept: list[Beam], strategy: Strategy) -> bool:
-    """Whether no live beam can beat the worst hypothesis.
+    """Returns whether no live beam can still beat the worst finished hypothesis.
 
-    log p only falls, and no penalty is larger than that of the longest answer.
+    log p only falls, and the longest answer has the largest penalty.
     """
     if len(kept) < strategy.beam_size:
         return False
@@ -80,5 +83,5 @@ def stops(live: list[Beam], kept: list[Beam], strategy: Strategy) -> bool:
 
 
 def length_penalty(length: int, alpha: float) -> float:
-    """`((5 + n) / 6)^alpha`, by which `log p` of n tokens is divided (Wu et al. 2016, eq. 14)."""
+    """`((5 + n) / 6)^alpha`, the divisor of log p for n tokens (Wu et al. 2016, eq. 14)."""
     return ((5 + length) / 6) ** alpha

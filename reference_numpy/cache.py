@@ -1,4 +1,4 @@
-"""Decoding in steps: a cache of keys and values, so that a step computes only its own tokens."""
+"""Incremental decoding: a cache of keys and values, so that a step computes only its own tokens."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -14,24 +14,24 @@ __all__ = ["decode_in_steps", "decode_step", "reorder", "start_cache"]
 
 
 class KeyValues(NamedTuple):
-    """The keys and values that an attention has read; the keys are normed and rotated."""
+    """The keys and values that an attention layer has read; the keys are normalized and rotated."""
 
     key_bsgk: Array
     value_bsge: Array
 
     def update(self, key_btgk: Array, value_btge: Array) -> "KeyValues":
-        """The keys and values read so far, with the next ones appended."""
+        """Returns the keys and values read so far, with the next ones appended."""
         key_bsgk = np.concatenate([self.key_bsgk, key_btgk], axis=1)
         return KeyValues(key_bsgk, np.concatenate([self.value_bsge, value_btge], axis=1))
 
     def last(self, window: int) -> "KeyValues":
-        """Those of the last tokens, as many as the window has; 0: of all."""
+        """Returns the keys and values of the last `window` tokens; 0: of all tokens."""
         first = max(0, self.key_bsgk.shape[1] - window) if window else 0
         return KeyValues(self.key_bsgk[:, first:], self.value_bsge[:, first:])
 
 
 class Cache(NamedTuple):
-    """What a decoder has read. layers: the KeyValues of each layer's attentions, by their names."""
+    """The state of a decoder. layers: for each layer, the KeyValues of its attentions by name."""
 
     source_mask_bs: Mask
     target_mask_bt: Array
@@ -45,11 +45,11 @@ def start_cache(
     source_mask_bs: Mask = None,
     batch: int | None = None,
 ) -> Cache:
-    """The cache before the first token: keys and values of the memory, and none of the target.
+    """Returns the cache before the first token: keys and values of the memory, none of the target.
 
     memory_bsd: None for a decoder-only model, which needs batch, the number of rows.
-    source_mask_bs: boolean, True = real token of the source.
-    Raises ValueError on shapes that do not fit, and if there is no decoder.
+    source_mask_bs: boolean, True = real token of the source. Raises ValueError if the shapes do not
+    match, or if the model has no decoder.
     """
     config.need_decoder()
     memory = None if memory_bsd is None else memory_bsd.shape
@@ -75,13 +75,13 @@ def start_cache(
 def decode_step(
     parameters: Tree, config: Config, target: Array, cache: Cache, target_mask_bt: Mask = None
 ) -> tuple[Array, Cache]:
-    """Logits `b t v` for the next t tokens of the target, and the cache after them.
+    """Returns the logits `b t v` of the next t target tokens, and the updated cache.
 
-    They equal those rows of `decode` on what has been read: position and causality count from its
-    beginning (CAUSAL). Keys rotate as they are read, where frequencies depend on the length
-    (ROTARY) by those of what has been read then. A layer with a window keeps no more keys than its
-    window. target and target_mask_bt: as in `decode`, for these tokens only; t may differ from step
-    to step. Nothing is dropped. Raises ValueError on ids, masks and shapes that do not fit.
+    The logits equal the same rows of `decode` on the whole target: positions and causality count
+    from its first token (CAUSAL). Keys rotate when they are read; where frequencies depend on the
+    length (ROTARY), they use the length read so far. A layer with a window keeps only the keys of
+    its window. target and target_mask_bt: as in `decode`, for these tokens only; t may differ
+    between steps. Dropout is off. Raises ValueError on invalid ids, masks or shapes.
     """
     source_mask_bs, past_bt, _ = cache
     checks.check_same_batch(cache=past_bt.shape, target=target.shape)
@@ -114,11 +114,11 @@ def decoder_layer_step(
     attending: Attending,
     cross_mask_bhts: Mask = None,
 ) -> tuple[Array, dict[str, KeyValues]]:
-    """`layers.decoder_layer` on the next tokens of a target, and the layer's cache after them.
+    """Runs `layers.decoder_layer` on the next target tokens; returns its output and updated cache.
 
-    cache: self_attention, of the tokens before, to which those of x are appended; cross_attention,
-    of the memory, if there is one. attending: as `layers.decoder_layer`, its mask over all tokens
-    that were read, those of x among them.
+    cache: self_attention, to which the keys and values of x are appended, and cross_attention if
+    there is a memory. attending: as in `layers.decoder_layer`; its mask covers all tokens read,
+    including those of x.
     """
     after, (mask_bhts, scores, rotation) = dict(cache), attending
 
@@ -148,10 +148,11 @@ def decode_in_steps(
     source_mask_bs: Mask = None,
     target_mask_bt: Mask = None,
 ) -> Array:
-    """`decode`, in steps of these lengths: the same logits `b t v`, however the target is split,
+    """Computes `decode` in steps of the lengths `splits`: the same logits `b t v` for every split,
     unless frequencies depend on the length (ROTARY).
 
-    Raises ValueError as `decode`, and unless splits are lengths of at least 1 that add up to t.
+    Raises ValueError as `decode` does, and unless splits are lengths of at least 1 that add up to
+    t.
     """
     checks.check_tokens("token", target.shape, str(target.dtype), config.target_vocabulary)
     checks.check_splits(splits, target.shape)
@@ -169,7 +170,9 @@ def decode_in_steps(
 
 
 def reorder(cache: Cache, row_b: Array) -> Cache:
-    """The cache whose row i is what row `row_b[i]` was: beams that live on keep their past."""
+    """Returns the cache whose row i is row `row_b[i]` of the given one: surviving beams keep their
+    past.
+    """
     source_mask_bs, target_mask_bt, layers = cache
     moved = [
         {name: KeyValues(key[row_b], value[row_b]) for name, (key, value) in layer.items()}
@@ -180,12 +183,12 @@ def reorder(cache: Cache, row_b: Array) -> Cache:
 
 
 def positions(config: Config, read_bt: Array, length: int) -> Array:
-    """The positions of the last tokens that have been read."""
+    """Returns the positions of the last `length` tokens read."""
     return positional_encoding.token_positions(read_bt, config.position_start)[:, -length:]
 
 
 def length(config: Config, read_bt: Array) -> int:
-    """The largest position of what has been read and 1; 0 before the first token."""
+    """Returns the largest position read so far plus 1; 0 before the first token."""
     if not read_bt.shape[1]:
         return 0
     return int(positions(config, read_bt, 1).max(initial=0)) + 1

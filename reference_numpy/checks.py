@@ -1,8 +1,8 @@
-"""What every implementation refuses, in the same words.
+"""Argument checks shared by all implementations.
 
-The functions take plain facts (shapes, dtype names, lowest and highest id) instead of arrays, so
-that the ports call them too. A size of None is not known yet in a traced program and is not
-checked. A symbol is only compared for equality, which every framework's symbols decide.
+The functions take plain facts (shapes, dtype names, smallest and largest id) instead of arrays, so
+that the ports can call them too. A size of None is unknown in a traced program and is not checked.
+Symbolic sizes are only compared for equality, which every framework supports.
 """
 
 from collections.abc import Sequence
@@ -46,7 +46,7 @@ __all__ = [
 
 Shape = Sequence[int | None]
 Bound = int | None
-_INTEGERS = ("int", "uint")  # how the names of integer dtypes begin
+_INTEGERS = ("int", "uint")  # prefixes of the names of integer dtypes
 
 
 def check_tokens(
@@ -57,10 +57,7 @@ def check_tokens(
     lowest: Bound = None,
     highest: Bound = None,
 ) -> None:
-    """Token ids are integers `b t` in 0 .. v-1; soft one-hot rows are floats `b t v`.
-
-    A length of 0 is refused, a batch of 0 is not.
-    """
+    """Token ids must be integers `b t` in 0 .. v-1, or soft one-hot floats `b t v`, with t >= 1."""
     soft = dtype.endswith(("float16", "float32", "float64")) and len(shape) == 3
     if not soft:
         wanted = "integer token ids of axes b t, or floating one-hot rows of axes b t v"
@@ -76,22 +73,22 @@ def check_tokens(
 def check_rows(
     name: str, shape: Shape, dtype: str, rows: int, lowest: Bound = None, highest: Bound = None
 ) -> None:
-    """Indices `b t` of rows of a table: integers from 0 to rows - 1."""
+    """Row indices of a table must be integers `b t` from 0 to rows - 1."""
     _check_integers(name, "integers of axes b t", shape, dtype, 2)
     if lowest is not None and highest is not None and (lowest < 0 or highest >= rows):
-        raise ValueError(f"{name} must lie in 0 .. {rows - 1}; got {lowest} .. {highest}")
+        raise ValueError(f"{name} must be in 0 .. {rows - 1}; got {lowest} .. {highest}")
 
 
 def check_length(length: int | None, most: int) -> None:
-    """A table of learned positions serves at most this length; 0: positions have no limit."""
+    """A table of learned positions supports at most `most` tokens; 0 means no limit."""
     if most and length is not None and length > most:
-        raise ValueError(f"the table of positions serves {most} tokens; got {length}")
+        raise ValueError(f"the position table serves {most} tokens; got {length}")
 
 
 def check_source_given(encoder_layers: int, source: object, **of_source: object) -> None:
-    """An encoder reads a source; a decoder-only model has none.
+    """An encoder needs a source; a decoder-only model takes no source, mask or segments.
 
-    of_source: its mask and segments, by name; None is nothing.
+    of_source: the mask and segments of the source, by name; None if absent.
     """
     for name, value in {"source": source, **of_source}.items():
         if value is not None and not encoder_layers:
@@ -101,9 +98,9 @@ def check_source_given(encoder_layers: int, source: object, **of_source: object)
 
 
 def check_target_given(decoder_layers: int, target: object, **of_target: object) -> None:
-    """A decoder reads a target; an encoder-only model has none.
+    """A decoder needs a target; an encoder-only model takes neither target nor target mask.
 
-    of_target: its mask, by name; None is nothing.
+    of_target: the mask of the target, by name; None if absent.
     """
     for name, value in {"target": target, **of_target}.items():
         if value is not None and not decoder_layers:
@@ -113,20 +110,20 @@ def check_target_given(decoder_layers: int, target: object, **of_target: object)
 
 
 def check_batch(batch: int | None, rows: int | None) -> None:
-    """A target has the rows of the memory; a decoder-only model has no memory and needs batch."""
+    """The target has as many rows as the memory; a decoder-only model needs batch instead."""
     if rows is None and batch is None:
         raise ValueError("a decoder-only model needs batch, the number of rows; got None")
     if None not in (rows, batch) and rows != batch:
-        raise ValueError(f"the memory and the batch must have as many rows; got {rows} and {batch}")
+        raise ValueError(f"memory and batch must have equally many rows; got {rows} and {batch}")
 
 
 def check_memory(
     cross_attention: bool, width: int, memory: Shape | None, mask: object = None
 ) -> None:
-    """A memory is `b s d` if the decoder attends to an encoder; a decoder-only model has none."""
+    """The memory must be `b s d` if the decoder attends to an encoder, and None otherwise."""
     if memory is None:
         if cross_attention:
-            wanted = "a decoder that attends to an encoder needs its memory, b s d"
+            wanted = "a decoder with cross-attention needs the encoder's memory, b s d"
             raise ValueError(f"{wanted}; got None")
     elif not cross_attention:
         raise ValueError(
@@ -146,7 +143,7 @@ def check_segments(
     lowest: Bound = None,
     highest: Bound = None,
 ) -> None:
-    """The segment of every token of a source is a row of the table of segments."""
+    """The segment of every source token must be a row of the segment table."""
     got = _show(shape)
     if not segments:
         raise ValueError(f"the model has no segments (segments=0); got segments of shape {got}")
@@ -156,28 +153,28 @@ def check_segments(
 
 
 def check_features(name: str, shape: Shape, width: int) -> None:
-    """Activations are `b t d` with d the width of the parameters; a length of 0 is refused."""
+    """Activations must be `b t d`, where d is the width of the parameters and t at least 1."""
     if len(shape) != 3 or shape[2] not in (width, None):
         raise ValueError(f"{name} must have axes b t d with d={width}; got shape {_show(shape)}")
     check_not_empty(name, shape)
 
 
 def check_not_empty(name: str, shape: Shape) -> None:
-    """Rows `b t ...` have a first token."""
+    """The length, the second axis, must be at least 1."""
     if shape[1] == 0:
         raise ValueError(f"{name} must have length at least 1; got shape {_show(shape)}")
 
 
 def check_pooled(shape: Shape, width: int) -> None:
-    """A classifier is given one vector for each row."""
+    """A classifier takes one vector per row."""
     if len(shape) != 2 or shape[1] not in (width, None):
         raise ValueError(f"pooled must have axes b r with r={width}; got shape {_show(shape)}")
 
 
 def check_same_batch(**shapes: Shape) -> None:
-    """All arguments have the same batch size.
+    """All arguments must have the same batch size.
 
-    Sizes of a traced program may be symbols, which compare but need not hash.
+    In a traced program, sizes may be symbols, which can be compared but not hashed.
     """
     for name, shape in shapes.items():
         if not len(shape):
@@ -189,16 +186,16 @@ def check_same_batch(**shapes: Shape) -> None:
 
 
 def check_same_length(query: Shape, memory: Shape) -> None:
-    """What rotates by position attends to itself."""
+    """Rotary positions are only valid in self-attention."""
     if query[1] != memory[1] and None not in (query[1], memory[1]):
         raise ValueError(
-            "rotary positions are of self-attention, whose memory is as long as its queries; "
+            "rotary positions require self-attention, where query and memory have equal lengths; "
             f"got lengths {query[1]} and {memory[1]}"
         )
 
 
 def check_attention(query: Shape, key: Shape, value: Shape) -> None:
-    """query `b t h k`, key `b s g k`, value `b s g e`, where g divides h."""
+    """query must be `b t h k`, key `b s g k` and value `b s g e`, where g divides h."""
     for name, shape in (("query", query), ("key", key), ("value", value)):
         if len(shape) != 4:
             wanted = "four axes (batch, position, heads, head size)"
@@ -218,23 +215,23 @@ def check_attention(query: Shape, key: Shape, value: Shape) -> None:
 
 
 def check_rotated(shape: Shape, positions: Shape, dtype: str, head_size: int) -> None:
-    """Queries or keys are `b t h k`, and their positions integers `b t`, or one row `1 t`."""
+    """Queries or keys must be `b t h k`, and their positions integers `b t`, or one row `1 t`."""
     if len(shape) != 4 or shape[3] not in (head_size, None):
         wanted = f"axes b t h k with k={head_size}"
-        raise ValueError(f"what rotates must have {wanted}; got shape {_show(shape)}")
+        raise ValueError(f"queries and keys to rotate must have {wanted}; got shape {_show(shape)}")
     _check_integers("positions", "integers of axes b t", positions, dtype, 2)
     _check_broadcast("positions", positions, shape[:2], "b t")
 
 
 def check_mask(shape: Shape, dtype: str, scores: Shape, axes: str = "b h t s") -> None:
-    """A mask is boolean, True = may attend, and broadcasts to the scores' axes."""
+    """A mask must be boolean, True = may attend, and broadcast to the axes of the scores."""
     if dtype != "bool":
         raise ValueError(f"mask must be boolean, True = may attend; got {dtype}")
     _check_broadcast("mask", shape, scores, axes)
 
 
 def check_attention_mask(shape: Shape, dtype: str, scores: Shape) -> None:
-    """The mask of an attention is boolean or floating, and broadcasts to `b h t s`."""
+    """An attention mask must be boolean or floating, and broadcast to `b h t s`."""
     if dtype != "bool" and "float" not in dtype:
         wanted = "boolean, True = may attend, or floating, added to the scores"
         raise ValueError(f"mask must be {wanted}; got {dtype}")
@@ -242,7 +239,7 @@ def check_attention_mask(shape: Shape, dtype: str, scores: Shape) -> None:
 
 
 def check_token_mask(name: str, shape: Shape, dtype: str, tokens: Shape | None = None) -> None:
-    """A mask of tokens is boolean, True = real, and has exactly the tokens' axes `b t`."""
+    """A token mask must be boolean, True = real, with exactly the axes `b t` of the tokens."""
     if dtype != "bool":
         raise ValueError(f"{name} must be boolean, True = real token; got {dtype}")
     wanted = tokens or (None, None)
@@ -251,14 +248,14 @@ def check_token_mask(name: str, shape: Shape, dtype: str, tokens: Shape | None =
 
 
 def check_bias(shape: Shape, dtype: str, scores: Shape) -> None:
-    """An additive bias is floating and broadcasts to `b h t s`."""
+    """An additive bias must be floating and broadcast to `b h t s`."""
     if "float" not in dtype:
         raise ValueError(f"bias must be floating, added to the logits; got {dtype}")
     _check_broadcast("bias", shape, scores, "b h t s")
 
 
 def check_keep(shape: Shape, dtype: str, x: Shape, rate: float) -> None:
-    """A dropout rate lies in [0, 1); a keep mask is boolean and broadcasts to the input."""
+    """The rate must be in [0, 1); a keep mask must be boolean and broadcast to the input."""
     if not 0 <= rate < 1:
         raise ValueError(f"dropout rate must be at least 0 and less than 1; got {rate}")
     if dtype != "bool":
@@ -267,14 +264,14 @@ def check_keep(shape: Shape, dtype: str, x: Shape, rate: float) -> None:
 
 
 def check_splits(splits: Sequence[int], target: Shape) -> None:
-    """A target `b t` is read in steps of these lengths: each at least 1, together t."""
+    """The lengths of the steps must be at least 1 and add up to the target length t."""
     if not splits or min(splits) < 1 or sum(splits) != target[1]:
         wanted = f"lengths of at least 1 that add up to {target[1]}"
         raise ValueError(f"splits must be {wanted}; got {tuple(splits)}")
 
 
 def check_target(shape: Shape, dtype: str) -> None:
-    """A target to be learnt is integer ids `b t`: at least a first token and one after it."""
+    """A training target must be integer ids `b t` with t at least 2: an input and its label."""
     _check_integers("target", "integer token ids of axes b t", shape, dtype, 2)
     if shape[1] in (0, 1):
         wanted = "length at least 2, an input and its label"
@@ -282,7 +279,7 @@ def check_target(shape: Shape, dtype: str) -> None:
 
 
 def check_classes(shape: Shape, dtype: str) -> None:
-    """The classes to be learnt are integers, one for each row."""
+    """Class labels must be integers, one per row."""
     _check_integers("classes", "integers of axes b", shape, dtype, 1)
 
 
@@ -295,9 +292,9 @@ def check_labels(
     lowest: Bound = None,
     highest: Bound = None,
 ) -> None:
-    """Logits are `b t v`, labels their integer ids `b t`; smoothing is in [0, 1), total at least 1.
+    """Logits must be `b t v` and labels integer ids `b t`; smoothing in [0, 1), total at least 1.
 
-    A total that a traced program does not know yet is given as None.
+    A total that is unknown in a traced program is None.
     """
     if len(logits) != 3 or logits[2] == 0:
         raise ValueError(f"logits must have axes b t v; got shape {_show(logits)}")
@@ -313,7 +310,7 @@ def check_labels(
 
 
 def check_next_token(scores: Shape, tokens: Shape, dtype: str) -> None:
-    """Scores of the next token are `b v`, the ids of the tokens before it `b n`."""
+    """The scores of the next token must be `b v`, and the ids of the tokens before it `b n`."""
     if len(scores) != 2 or len(tokens) != 2:
         got = f"{_show(scores)} and {_show(tokens)}"
         raise ValueError(f"scores must have axes b v and tokens b n; got shapes {got}")
@@ -323,23 +320,23 @@ def check_next_token(scores: Shape, tokens: Shape, dtype: str) -> None:
 
 
 def check_penalties(repetition_penalty: float, no_repeat_ngram: int) -> None:
-    """The penalty is greater than 0 and finite, the size of a run an integer of at least 0."""
+    """The penalty must be positive and finite, and no_repeat_ngram an integer of at least 0."""
     if not 0 < repetition_penalty < float("inf"):
         raise ValueError(f"repetition_penalty must be greater than 0; got {repetition_penalty}")
     _check_count("no_repeat_ngram", no_repeat_ngram)
 
 
 def check_held(vocabulary: int, lowest: Bound, highest: Bound, *, name: str = "token") -> None:
-    """The ids that a target holds lie in 0 .. v-1, padding too. None: the values are not known."""
+    """Ids must be in 0 .. v-1, including at padding. None: the value is unknown."""
     for id_ in (lowest, highest):
         if id_ is not None and not 0 <= id_ < vocabulary:
-            raise ValueError(f"{name} ids must lie in 0 .. {vocabulary - 1}; got {id_}")
+            raise ValueError(f"{name} ids must be in 0 .. {vocabulary - 1}; got {id_}")
 
 
 def check_sampling(
     logits: Shape, temperature: float = 1.0, top_k: int = 0, top_p: float = 1.0
 ) -> None:
-    """Logits are `b v`; temperature > 0, top_k an integer of at least 0, top_p in (0, 1]."""
+    """Logits must be `b v`; temperature > 0; top_k an integer of at least 0; top_p in (0, 1]."""
     if len(logits) != 2 or logits[1] == 0:
         raise ValueError(f"logits must have axes b v; got shape {_show(logits)}")
     if not 0 < temperature < float("inf"):
@@ -357,9 +354,9 @@ def check_uniform(
     *,
     rounded: bool = False,
 ) -> None:
-    """A uniform number in [0, 1) for every drawn token: `b`, or `b n` for n tokens.
+    """Every drawn token needs a uniform number in [0, 1): `b`, or `b n` for n tokens.
 
-    rounded: it may have been rounded to 1.
+    rounded: a number may have been rounded up to 1.
     """
     if not _same(shape, wanted):
         numbers = f"a number for every token, {_show(wanted)}"
@@ -370,7 +367,7 @@ def check_uniform(
 
 
 def check_source(shape: Shape, dtype: str) -> None:
-    """The source of a search is integer ids `b s`."""
+    """The source of a search must be integer ids `b s`."""
     _check_integers("source", "integer token ids of axes b s", shape, dtype, 2)
 
 
@@ -381,42 +378,42 @@ def check_prefix(
     last: Sequence[Sequence[int]],
     real: Sequence[bool] = (),
 ) -> None:
-    """A prefix is integer ids `b p`, padded only on the left.
+    """A prefix must be integer ids `b p`, padded only on the left.
 
-    last: the ids of its last column; real: the last column of its mask, if it has one.
+    last: the ids of its last column. real: the last column of its mask, if it has one.
     """
     axes = None if len(shape) == 2 and shape[1] == 0 else 2
     _check_integers("prefix", "integer token ids of axes b p, p at least 1", shape, dtype, axes)
-    wanted = "prefix must be padded on the left, and end in a token"
+    wanted = "prefix must be padded on the left and end in a real token"
     if padding_id is not None and any(padding_id in row for row in last):
-        raise ValueError(f"{wanted}; its last column has the padding id {padding_id}")
+        raise ValueError(f"{wanted}; its last column contains the padding id {padding_id}")
     if not all(real):
         raise ValueError(f"{wanted}; the last column of its mask is not all True")
 
 
 def check_prefix_given(prefix: bool, source: bool, start_id: int | None) -> None:
-    """An answer follows a prefix or the start token; a decoder-only model needs a prefix."""
+    """An answer continues a prefix or the start token; a decoder-only model needs a prefix."""
     if not prefix and not source:
-        raise ValueError("a decoder-only model needs a prefix, the prompt; got None")
+        raise ValueError("a decoder-only model needs a prefix (the prompt); got None")
     if not prefix and start_id is None:
         raise ValueError("an answer needs a prefix or a start_id; got neither")
 
 
 def check_logits(fit: bool) -> None:
-    """A token of logit -inf cannot come; NaN and inf, which has no `log p`, are refused."""
+    """Logits must be less than inf; -inf excludes a token, while inf and NaN have no `log p`."""
     if not fit:
         raise ValueError("logits must be less than inf; got inf or NaN")
 
 
 def check_choice(largest: Sequence[float]) -> None:
-    """A token can be chosen by each row of logits, given the largest of each, NaN if it has one."""
+    """Each row of logits, given its largest value (NaN if it has one), must allow some token."""
     check_logits(all(value < float("inf") for value in largest))
     if float("-inf") in largest:
-        raise ValueError("every row of logits must have one greater than -inf; got a row of -inf")
+        raise ValueError("every row of logits must have an entry above -inf; got a row of -inf")
 
 
 def _check_integers(name: str, wanted: str, shape: Shape, dtype: str, axes: int | None) -> None:
-    """axes: their number; None: the shape is wrong already."""
+    """axes: the number of axes; None: the shape is already known to be wrong."""
     if not dtype.startswith(_INTEGERS) or len(shape) != axes:
         raise ValueError(f"{name} must be {wanted}; got {dtype} of shape {_show(shape)}")
 
@@ -434,13 +431,13 @@ def _check_broadcast(name: str, shape: Shape, wanted: Shape, axes: str) -> None:
 
 
 def _same(shape: Shape, wanted: Shape) -> bool:
-    """Whether the sizes that are known are equal."""
+    """Returns whether all known sizes are equal."""
     pairs = [pair for pair in zip(shape, wanted, strict=False) if not any(x is None for x in pair)]
     return len(shape) == len(wanted) and all(have == want for have, want in pairs)
 
 
 def _broadcasts(size: int | None, want: int | None) -> bool:
-    """A symbol is compared with 1 last: the graph that is traced would not serve that size."""
+    """Compares a symbolic size with 1 last, since a graph traced afterwards excludes that size."""
     if size is None or want is None or (isinstance(size, int) and size == 1):
         return True
     return bool(size == want or size == 1)

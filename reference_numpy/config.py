@@ -61,14 +61,14 @@ _Scaling = Annotated[
 _Kinds = Annotated[tuple[str, ...], fields.sequence_of(fields.one_of(LAYER_KINDS))]
 _Flags = Annotated[tuple[bool, ...], fields.sequence_of(fields.BOOLEAN)]
 
-_SCALINGS = ("rotary_scaling", "local_rotary_scaling")  # the fields
+_SCALINGS = ("rotary_scaling", "local_rotary_scaling")  # field names
 
 
 class LayerKind(NamedTuple):
-    """What the self-attention of one layer does that others of its stack may not.
+    """The choices of one layer's self-attention that may differ from other layers of its stack.
 
-    window: how many keys a query may attend to, itself included; 0: all. rotary: whether it rotates
-    queries and keys, with this base and scaling.
+    window: how many keys a query may attend to, including its own; 0 for all. rotary: whether
+    queries and keys rotate, with this base and scaling.
     """
 
     window: int
@@ -78,7 +78,7 @@ class LayerKind(NamedTuple):
 
 
 class Group(str):
-    """The heading of the fields that follow it in a config."""
+    """The heading of the config fields below it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,13 +87,13 @@ class TransformerConfig(fields.Fields):
 
     Encoder and decoder: Vaswani et al. 2017, "Attention Is All You Need"; encoder-only: Devlin et
     al. 2019, BERT; decoder-only: Radford et al. 2019, GPT-2; Touvron et al. 2023, Llama. No field
-    has a default: a value that a framework would choose silently is always written down. Named sets
-    of values are in `presets.PRESETS`; `preset(name, **changes)` starts from one of them.
+    has a default, so that every choice a framework would make silently is written down.
+    `presets.PRESETS` has named configs; `preset(name, **changes)` starts from one.
 
-    Fields do not imply one another: one without effect, such as rotary_base where positions are
-    learned, is not read. `attention_bias` stands for query_key_value_bias and attention_output_bias
-    where they are equal. Raises ValueError naming every field that is out of range, with what is
-    required and what came.
+    Fields do not imply one another: a field that does not apply, such as rotary_base with learned
+    positions, is ignored. `attention_bias` sets both query_key_value_bias and
+    attention_output_bias. Raises ValueError naming every field that is out of range, with the
+    requirement and the value.
     """
 
     KIND: ClassVar[str] = "config"
@@ -102,79 +102,79 @@ class TransformerConfig(fields.Fields):
     }
 
     SIZES: ClassVar = Group("sizes")
-    source_vocabulary: _Size  # v of the encoder's embedding and of the masked-language logits
-    target_vocabulary: _Size  # v of the decoder's embedding and of its logits
-    model_width: _Size  # d, the length of a token's vector
-    heads: _Size  # h, the heads of the queries
-    key_value_heads: _Size  # g, the heads of keys and values; each serves h / g query heads
-    key_size: _Size  # k, of each head's queries and keys
-    value_size: _Size  # e, of each head's values
-    feed_forward_width: _Size  # f, of the hidden layer
+    source_vocabulary: _Size  # v of the encoder embedding and of the masked-language logits
+    target_vocabulary: _Size  # v of the decoder embedding and of its logits
+    model_width: _Size  # d, the size of a token vector
+    heads: _Size  # h, query heads
+    key_value_heads: _Size  # g, key and value heads; each serves h / g query heads
+    key_size: _Size  # k, the size of a query or key head
+    value_size: _Size  # e, the size of a value head
+    feed_forward_width: _Size  # f, the size of the hidden layer
     encoder_layers: _Count  # 0: decoder-only, without source embedding and cross-attention
-    decoder_layers: _Count  # 0: encoder-only, without target embedding and its logits
+    decoder_layers: _Count  # 0: encoder-only, without target embedding and logits
 
     EMBEDDING: ClassVar = Group("embedding")
     scale_embedding: _Flag  # multiply embeddings by sqrt(d)
-    round_embedding_scale: _Flag  # sqrt(d) is rounded to the embedding's dtype before
-    share_embeddings: _Flag  # one table for source and target
-    segments: _Count  # rows of the table of segments, added to the source's tokens; 0: no table
-    embedding_norm: _Flag  # a norm after the sum of embedding, position and segment
-    padding_id: _Id  # the token that may not be attended to; None: every token is real
+    round_embedding_scale: _Flag  # first round sqrt(d) to the dtype of the embedding
+    share_embeddings: _Flag  # source and target share one table
+    segments: _Count  # rows of the segment table, added to source tokens; 0: no table
+    embedding_norm: _Flag  # norm of the sum of embedding, position and segment
+    padding_id: _Id  # the token that is masked in attention; None: every token is real
 
     POSITIONS: ClassVar = Group("positions")
-    positions: _Positions  # sinusoidal, learned: added to the embedding; rotary: queries and keys
-    sinusoid_layout: _SinusoidLayout  # sines and cosines in turn, or sines, then cosines
-    max_positions: _Count  # the length that a learned table serves; 0: others, without a limit
-    position_offset: _Count  # the row of a learned table for position 0; those before it are unused
-    position_start: _Start  # what has position 0: the first real token, or the first of the row
+    positions: _Positions  # sinusoidal or learned: added to embeddings; rotary: queries and keys
+    sinusoid_layout: _SinusoidLayout  # sines and cosines alternate, or sines come first
+    max_positions: _Count  # tokens that a learned table supports; 0 unless positions is learned
+    position_offset: _Count  # row of position 0 in a learned table; earlier rows are unused
+    position_start: _Start  # token at position 0: the first real token, or the first of the row
 
     ROTARY: ClassVar = Group("rotary")
-    rotary_layout: _RotaryLayout  # pairs (i, i + n/2) of the n features that rotate, or (2i, 2i+1)
-    rotary_fraction: _Fraction  # the share of a head that rotates, its first features
+    rotary_layout: _RotaryLayout  # pairs (i, i + n/2) of the n rotating features, or (2i, 2i+1)
+    rotary_fraction: _Fraction  # fraction of each head's features, from the first, that rotates
     rotary_base: _Positive  # the angle per position falls from 1 to nearly 1 / base
-    rotary_scaling: _Scaling  # of the frequencies, for long texts
-    local_rotary_base: _Positive  # of local layers
-    local_rotary_scaling: _Scaling  # of local layers
-    rotary_pattern: _Flags  # which layers rotate, in turn
+    rotary_scaling: _Scaling  # frequency scaling for long texts
+    local_rotary_base: _Positive  # rotary_base of local layers
+    local_rotary_scaling: _Scaling  # rotary_scaling of local layers
+    rotary_pattern: _Flags  # which layers rotate, repeated over the layers
 
     ATTENTION: ClassVar = Group("attention")
-    layer_pattern: _Kinds  # which layers attend to all keys, and which to a window, in turn
-    window: _Count  # keys of a local layer's query, itself included; 0: there are no local layers
-    query_key_norm: _QueryKeyNorm  # of queries and keys, over a head or all; before they rotate
-    score_scale: _PositiveOrNone  # multiplies the attention logits; None: k ** -0.5
-    score_cap: _PositiveOrNone  # attention logits become cap tanh(logits / cap)
-    query_key_value_bias: _Flag  # biases on query, key and value projections
-    attention_output_bias: _Flag  # bias on the output projection of attention
+    layer_pattern: _Kinds  # global (all keys) or local (a window), repeated over the layers
+    window: _Count  # keys visible in a local layer, including the query's own; 0: no local layers
+    query_key_norm: _QueryKeyNorm  # norm of queries and keys, per head or over all, before rotation
+    score_scale: _PositiveOrNone  # multiplies attention scores; None: k ** -0.5
+    score_cap: _PositiveOrNone  # attention scores become cap tanh(scores / cap)
+    query_key_value_bias: _Flag  # biases of the query, key and value projections
+    attention_output_bias: _Flag  # bias of the output projection of attention
 
     FEED_FORWARD: ClassVar = Group("feed-forward")
-    activation: _Activation  # of the feed-forward and the masked-language head
-    gated_feed_forward: _Flag  # the hidden layer is multiplied by activation(x W_g)
-    feed_forward_bias: _Flag  # biases on the projections of the feed-forward
+    activation: _Activation  # activation of the feed-forward and the masked-language head
+    gated_feed_forward: _Flag  # multiply the hidden layer by activation(x W_g)
+    feed_forward_bias: _Flag  # biases of the feed-forward projections
 
     NORM: ClassVar = Group("norm")
-    norm: _Norm  # divides by the standard deviation (layer) or the root mean square (rms)
-    norm_offset: _Flag  # norms add an offset after their scale
+    norm: _Norm  # divide by the standard deviation (layer) or the root mean square (rms)
+    norm_offset: _Flag  # norms add an offset after the scale
     norm_one_plus_scale: _Flag  # norms multiply by 1 + scale
-    norm_cast_before_scale: _Flag  # half precision rounds what is normalised before it is scaled
+    norm_cast_before_scale: _Flag  # half precision rounds normalized values before the scale
     norm_placement: _Placement  # of x + f(x): pre norm(x), post norm(x + f(x)), after norm(f(x))
-    final_norm: _Flag  # another norm after the last layer of the encoder and of the decoder
+    final_norm: _Flag  # norm after the last layer of encoder and decoder
     epsilon: _Positive  # added to the variance or mean square inside the root
 
     OUTPUT: ClassVar = Group("output")
     tie_logits: _Flag  # the logits kernel is the transposed target table
-    output_bias: _Flag  # bias on the logits
+    output_bias: _Flag  # bias of the logits
     logit_scale: _Positive  # multiplies the logits
     logit_cap: _PositiveOrNone  # logits become cap tanh(logits / cap)
-    pooler: _Flag  # of an encoder-only model: activation(x W + b) of the first token
-    pooler_activation: _PoolerActivation  # of the pooler
-    classes: _Count  # c, the logits of a classification head on the pooled token; 0: no head
-    masked_language_head: _Flag  # of an encoder-only model: dense, activation, norm and logits
+    pooler: _Flag  # encoder-only: activation(x W + b) of the first token
+    pooler_activation: _PoolerActivation  # activation of the pooler
+    classes: _Count  # c, classes of a head on the pooled token; 0: no head
+    masked_language_head: _Flag  # encoder-only: dense layer, activation, norm and logits
 
     DROPOUT: ClassVar = Group("dropout")
-    dropout_rate: _Rate  # on the embedded tokens, after their norm, and each sub-layer's output
-    attention_dropout_rate: _Rate  # on the attention weights
-    hidden_dropout_rate: _Rate  # on the feed-forward's hidden layer
-    classifier_dropout_rate: _Rate  # on the pooled token, before the classification head
+    dropout_rate: _Rate  # of embedded tokens, after their norm, and of every sub-layer's output
+    attention_dropout_rate: _Rate  # of the attention weights
+    hidden_dropout_rate: _Rate  # of the hidden layer of the feed-forward
+    classifier_dropout_rate: _Rate  # of the pooled token, before the classification head
 
     def __post_init__(self) -> None:
         for name in _SCALINGS:
@@ -191,7 +191,7 @@ class TransformerConfig(fields.Fields):
 
     @classmethod
     def groups(cls) -> dict[str, list[str]]:
-        """The fields under their headings: every field once, in their order."""
+        """Returns the fields of each group, in order."""
         found, group = dict[str, list[str]](), list[str]()
         for name in TransformerConfig.__annotations__:
             if isinstance(heading := getattr(TransformerConfig, name, None), Group):
@@ -201,7 +201,7 @@ class TransformerConfig(fields.Fields):
         return found
 
     def __repr__(self) -> str:
-        """Python that makes this config, a paragraph for each group."""
+        """Returns Python code that builds this config, one paragraph per group."""
         lines = [f"{type(self).__name__}("]
         for heading, names in self.groups().items():
             values = "".join(f"{name}={getattr(self, name)!r}, " for name in names)
@@ -224,12 +224,12 @@ class TransformerConfig(fields.Fields):
             yield "a model needs a layer; got encoder_layers=0, decoder_layers=0"
         if (self.positions == "learned") != (self.max_positions > 0):
             got = f"positions={self.positions}, max_positions={self.max_positions}"
-            yield f"learned positions alone need max_positions; got {got}"
+            yield f'max_positions must be set if, and only if, positions is "learned"; got {got}'
         if self.position_offset and self.positions != "learned":
             got = f"{self.position_offset} with positions={self.positions}"
-            yield f"position_offset is of learned positions; got {got}"
+            yield f"position_offset requires learned positions; got {got}"
         if self.segments and not self.encoder_layers:
-            yield f"segments are of the encoder; got segments={self.segments}, encoder_layers=0"
+            yield f"segments require an encoder; got segments={self.segments}, encoder_layers=0"
         if self.decoder_layers and (self.pooler or self.masked_language_head):
             got = f"pooler={self.pooler}, masked_language_head={self.masked_language_head}"
             yield (
@@ -246,7 +246,7 @@ class TransformerConfig(fields.Fields):
     def _rotary_conflicts(self) -> Iterator[str]:
         size, got = self.rotary_size, f"{self.rotary_fraction} of key_size={self.key_size}"
         if size < 2 or size % 2:
-            yield f"the features that rotate must be an even number; got {size}, {got}"
+            yield f"the number of rotating features must be even; got {size}, {got}"
             return
         for name in _SCALINGS:
             scaling = getattr(self, name)
@@ -255,18 +255,18 @@ class TransformerConfig(fields.Fields):
                 yield f"{name} needs a factor for each of {size // 2} pairs; got {len(factors)}"
             base = name.replace("scaling", "base")
             if scaling.kind == "yarn" and getattr(self, base) == 1:
-                yield f"{base} must not be 1 where {name} is yarn; got {getattr(self, base)}"
+                yield f"{base} must not be 1 if {name} is yarn; got {getattr(self, base)}"
             if scaling.kind == "dynamic" and size == 2:
-                yield f"{name} that is dynamic needs more than one pair; got {got}"
+                yield f"{name} must not be dynamic with a single rotary pair; got {got}"
 
     @property
     def cross_attention(self) -> bool:
-        """Whether the decoder's layers attend to an encoder."""
+        """Whether the decoder layers attend to an encoder."""
         return self.encoder_layers > 0 and self.decoder_layers > 0
 
     @property
     def attention_bias(self) -> bool:
-        """Whether all projections of attention have biases.
+        """Whether all attention projections have biases.
 
         Raises SeveralValues if the output projection differs from the others.
         """
@@ -279,11 +279,11 @@ class TransformerConfig(fields.Fields):
 
     @property
     def rotary_size(self) -> int:
-        """How many features of a query or key rotate."""
+        """The number of features of a query or key that rotate."""
         return int(self.key_size * self.rotary_fraction)
 
     def layer_kind(self, layer: int) -> LayerKind:
-        """What the self-attention of the layer of that index does; the patterns go on in turn."""
+        """Returns the self-attention choices of a layer by index; patterns repeat over layers."""
         local = self.layer_pattern[layer % len(self.layer_pattern)] == "local"
         rotates = self.rotary_pattern[layer % len(self.rotary_pattern)]
         rotary = self.positions == "rotary" and rotates
@@ -292,20 +292,18 @@ class TransformerConfig(fields.Fields):
         return LayerKind(0, rotary, self.rotary_base, self.rotary_scaling)
 
     def scores(self, layer: int | None, causal: bool = False) -> Scores:
-        """What the self-attention of the layer of that index does with its scores; None:
-        cross-attention, which has no window.
-        """
+        """Returns how a layer's self-attention treats its scores; layer None: cross-attention."""
         window = 0 if layer is None else self.layer_kind(layer).window
         return Scores(self.score_scale, self.score_cap, window, causal)
 
     def output_norm(self, sublayer: str) -> str:
-        """The name of the norm of a sub-layer's output; empty without one."""
+        """Returns the name of the norm of a sub-layer's output; empty if it has none."""
         names = {"sandwich": f"{sublayer}_output_norm", "after": f"{sublayer}_norm"}
         return names.get(self.norm_placement, "")
 
     @property
     def rotary_switches(self) -> set[int]:
-        """The lengths beyond which layers that rotate take other factors (longrope)."""
+        """The text lengths beyond which rotating layers switch to other factors (longrope)."""
         layers = range(max(self.encoder_layers, self.decoder_layers))
         scalings = {kind.scaling for kind in map(self.layer_kind, layers) if kind.rotary}
         return {
@@ -316,7 +314,7 @@ class TransformerConfig(fields.Fields):
 
     @property
     def sizes(self) -> dict[str, int]:
-        """The size of every parameter axis but v, by its letter."""
+        """The size of every parameter axis except v, by letter."""
         return {
             "d": self.model_width,
             "r": self.model_width,
@@ -341,18 +339,19 @@ class TransformerConfig(fields.Fields):
             raise ValueError("decoding needs at least one decoder layer; got decoder_layers=0")
 
     def need(self, head: str) -> None:
-        """Raises ValueError if the config lacks this head, named by its field."""
+        """Raises ValueError if the config lacks this head, given by its field."""
         if not getattr(self, head):
-            raise ValueError(f"the model has no such head; got {head}={getattr(self, head)}")
+            raise ValueError(f"the config has no {head}; got {head}={getattr(self, head)}")
 
     @property
     def only_head(self) -> str:
-        """The head that the call of an encoder-only model means, by its field; empty without one.
-        Raises ValueError if there are two, so that a call does not say which.
+        """The head that calling an encoder-only model runs, by its field; empty if there is none.
+
+        Raises ValueError if there are two, since the call would be ambiguous.
         """
         if self.classes and self.masked_language_head:
-            wanted = "two heads is called by `classify` or `masked_language_logits`"
-            raise ValueError(f"an encoder-only model with {wanted}; got a call of the whole")
+            wanted = "two heads must be called through `classify` or `masked_language_logits`"
+            raise ValueError(f"an encoder-only model with {wanted}; got a call of the model")
         if self.classes:
             return "classes"
         return "masked_language_head" if self.masked_language_head else ""
@@ -360,7 +359,7 @@ class TransformerConfig(fields.Fields):
     def need_objective(self) -> None:
         """Raises ValueError if no loss reaches every parameter.
 
-        An encoder-only model learns classes, without a masked-language head.
+        An encoder-only model is trained on classes and must not have a masked-language head.
         """
         if not self.decoder_layers and (not self.classes or self.masked_language_head):
             got = f"classes={self.classes}, masked_language_head={self.masked_language_head}"

@@ -1,4 +1,4 @@
-"""Answers: greedy search, sampling and beam search over a model that decodes in steps."""
+"""Text generation: greedy search, sampling and beam search with incremental decoding."""
 
 from collections.abc import Callable
 
@@ -20,18 +20,18 @@ def greedy_search(
     strategy: Options,
     prefix: Text | Array | None = None,
 ) -> dict[str, Array]:
-    """The answer whose every token is the likeliest; of equals the lower id.
+    """Generates the likeliest token at every step; ties go to the lower id.
 
     source: ids `b s`; None for a decoder-only model, which needs a prefix, its prompt. strategy: a
-    Strategy, or a mapping of its fields. prefix: ids `b p` that every answer follows, in place of
-    the start token; shorter ones are padded on the left. A Text has its mask beside the ids. An
-    answer ends with the end token or after max_new_tokens tokens.
+    Strategy, or a mapping of its fields. prefix: ids `b p` that every answer continues, instead of
+    the start token; shorter prefixes are padded on the left. Pass a Text to add a mask to the ids.
+    An answer ends with the end token or after max_new_tokens tokens.
 
-    Returns `token_bn` and `log_p_bn`, both `max_new_tokens` long. The tokens, int64, are the
-    answers without their prefix, with padding after their end. Each has the model's `log p` given
-    all before it, over the tokens that an answer may hold and before any penalty; after the end it
-    is 0. Half-precision dtypes compute `log p` in float32. Raises ValueError on ids and options
-    that do not fit, and if a logit is inf or NaN.
+    Returns `token_bn` and `log_p_bn`, both `max_new_tokens` long. The tokens, int64, exclude the
+    prefix and are padded after their end. log_p is the model's `log p` of each token given all
+    before it, over the allowed tokens and before penalties; after the end it is 0. Half-precision
+    dtypes compute `log p` in float32. Raises ValueError on invalid ids and options, and if a logit
+    is inf or NaN.
     """
     model = Model(parameters, config, Strategy.of(strategy, config), source, prefix)
     return one_by_one(model, lambda scores_bv, _: scores_bv.argmax(axis=1))
@@ -45,11 +45,11 @@ def sample(
     uniform_bn: Array,
     prefix: Text | Array | None = None,
 ) -> dict[str, Array]:
-    """As `greedy_search`, but each token is drawn (SAMPLE).
+    """Like `greedy_search`, but draws each token (SAMPLE).
 
-    The logits pass penalties, temperature, top-k and top-p; then the uniform number decides, as in
-    `draw`. uniform_bn: a number in [0, 1) for every token of every answer, which decides what is
-    drawn; others are refused. Temperature 0 takes the likeliest token.
+    Logits pass penalties, temperature, top-k and top-p; a uniform number then selects the token, as
+    `draw` does. uniform_bn: a number in [0, 1) for every token of every answer, instead of a random
+    generator. Temperature 0 takes the likeliest token. Other arguments match `greedy_search`.
     """
     strategy = Strategy.of(strategy, config)
     model = Model(parameters, config, strategy, source, prefix)
@@ -73,17 +73,16 @@ def beam_search(
     strategy: Options,
     prefix: Text | Array | None = None,
 ) -> dict[str, Array]:
-    """The hypotheses of highest score `log p / ((5 + n) / 6)^alpha`, n tokens with the end token
-    (BEAM).
+    """Returns the hypotheses of highest score `log p / ((5 + n) / 6)^alpha` (BEAM).
 
-    At each step every live beam ends once, and the beam_size likeliest continuations of all live
-    on; the last of max_new_tokens tokens can only be the end. Of equals the lower token comes
-    first. A row stops when beam_size hypotheses are finished and no live beam can beat the worst of
-    them; with early_stop it does not look at the live ones. Arguments and errors match
-    `greedy_search`. Penalties act on `log p`.
+    n counts the end token. At each step every live beam ends once, and the beam_size likeliest
+    continuations of all beams stay live; the last of max_new_tokens tokens can only be the end
+    token. Ties go to the lower token. A row stops when beam_size hypotheses are finished and no
+    live beam can beat the worst of them; early_stop ignores the live beams. Penalties act on
+    `log p`. Arguments and errors match `greedy_search`.
 
-    Returns `token_bwn`, int64, and `score_bw`: the `n_best` hypotheses of each row, the best first.
-    Missing ones are padding, with the score -inf. Source: Wu et al. 2016, eq. 14.
+    Returns `token_bwn`, int64, and `score_bw`: the `n_best` hypotheses of each row, best first.
+    Missing hypotheses are padding with score -inf. Source: Wu et al. 2016, eq. 14.
     """
     strategy = Strategy.of(strategy, config)
     model = Model(parameters, config, strategy, source, prefix, strategy.beam_size)
@@ -100,7 +99,7 @@ def beam_search(
 
 
 def one_by_one(model: "Model", choose: Callable[[Array, int], Array]) -> dict[str, Array]:
-    """One answer for each row, token by token. choose: (scores `b v`, step) -> tokens `b`."""
+    """Generates one answer per row, token by token. choose: (scores `b v`, step) -> tokens `b`."""
     strategy, pad_id = model.strategy, model.strategy.pad_id(model.config)
     shape = len(model.logits_bv), strategy.max_new_tokens
     done_b = np.zeros(shape[0], bool)
@@ -108,7 +107,7 @@ def one_by_one(model: "Model", choose: Callable[[Array, int], Array]) -> dict[st
     for step in range(strategy.max_new_tokens):
         scores_bv = model.penalised(model.logits_bv)
         nothing_b = np.isneginf(scores_bv).all(axis=1)
-        scores_bv[nothing_b, strategy.end_id] = 0  # where nothing may follow, the answer ends
+        scores_bv[nothing_b, strategy.end_id] = 0  # if no token is allowed, the answer ends
         token_bn[:, step] = token_b = np.where(done_b, pad_id, choose(scores_bv, step))
         log_p_b = np.take_along_axis(model.log_p, token_b[:, None], axis=1)[:, 0]
         log_p_bn[:, step] = np.where(done_b, log_p_b.dtype.type(0), log_p_b)
@@ -122,7 +121,7 @@ def one_by_one(model: "Model", choose: Callable[[Array, int], Array]) -> dict[st
 def start(
     config: Config, strategy: Strategy, source: Text | None, prefix: Text | Array | None
 ) -> tuple[Array, Array]:
-    """The prefix of every answer, by default the start token, and which of its tokens are real."""
+    """Returns the prefix of every answer, by default the start token, and which tokens are real."""
     checks.check_prefix_given(prefix is not None, source is not None, strategy.start_id)
     if prefix is None:
         ids = source.ids  # type: ignore[union-attr]
@@ -132,14 +131,14 @@ def start(
         checks.check_token_mask("prefix mask", mask_bp.shape, str(mask_bp.dtype), prefix_bp.shape)
     last, real = prefix_bp[..., -1:].tolist(), () if mask_bp is None else mask_bp[:, -1].tolist()
     checks.check_prefix(prefix_bp.shape, str(prefix_bp.dtype), config.padding_id, last, real)
-    # The last token of an answer is not read.
+    # The last token of an answer is never read.
     checks.check_length(prefix_bp.shape[1] + strategy.max_new_tokens - 1, config.max_positions)
     return prefix_bp, inputs.real(config, text)
 
 
 def continued(rows: list[beams.Row], size: int) -> tuple[Array, Array]:
-    """What the model reads next: the last token of every beam, shape (b w, 1), and the row of the
-    model that each continues, shape (b w). Without a live beam both are arbitrary.
+    """Returns what the model reads next: the last token of every beam, `(b w) 1`, and the model row
+    that each beam continues, `(b w)`. Both are arbitrary in rows without a live beam.
     """
     token, parent = np.zeros((len(rows), size), int), np.zeros((len(rows), size), int)
     for index, row in enumerate(rows):
@@ -150,7 +149,7 @@ def continued(rows: list[beams.Row], size: int) -> tuple[Array, Array]:
 
 
 class Model:
-    """The model after it has read a target, with a copy of each row for every beam."""
+    """The model after reading a target, with one copy of each row per beam."""
 
     def __init__(
         self,
@@ -184,7 +183,7 @@ class Model:
         self.read(prefix_bp[row_b], mask_bt=mask_bp[row_b])
 
     def read(self, token_bt: Array, row_b: Array | None = None, mask_bt: Mask = None) -> None:
-        """Reads these tokens; before that, row i becomes what row `row_b[i]` was."""
+        """Reads these tokens, after replacing row i by row `row_b[i]` if row_b is set."""
         if row_b is not None:
             self._cache = cache.reorder(self._cache, row_b)
             self.target_bt, self.target_mask_bt = self.target_bt[row_b], self.target_mask_bt[row_b]
@@ -193,7 +192,7 @@ class Model:
         self.target_bt = np.concatenate([self.target_bt, token_bt], axis=1)
         self.target_mask_bt = np.concatenate([self.target_mask_bt, mask_bt], axis=1)
         if self._switches(before_bt):
-            # every key rotates anew, by the frequencies of long texts (ROTARY)
+            # rotate every key again, by the frequencies of long texts (ROTARY)
             self._cache = cache.start_cache(self.parameters, self.config, *self._memory)
             token_bt, mask_bt = self.target_bt, self.target_mask_bt
         given = self.parameters, self.config, token_bt, self._cache, mask_bt
@@ -203,7 +202,7 @@ class Model:
         self.logits_bv[:, self.strategy.forbidden_ids(self.config)] = -np.inf
 
     def _switches(self, before_bt: Array) -> bool:
-        """Whether the target grows beyond a length after which layers rotate by other factors."""
+        """Whether the target grows beyond a length at which rotation factors switch."""
         config, after_bt = self.config, self.target_mask_bt
         return any(
             0 < cache.length(config, before_bt) <= original < cache.length(config, after_bt)
@@ -216,7 +215,7 @@ class Model:
         return x_bv - np.log(arithmetic.sum(arithmetic.exp(x_bv), axis=1))
 
     def penalised(self, scores_bv: Array) -> Array:
-        """A copy of the scores after the penalties, without an end token that comes too early."""
+        """Returns the scores after penalties, with the end token excluded before min_new_tokens."""
         strategy = self.strategy
         penalties = strategy.repetition_penalty, strategy.no_repeat_ngram
         scores_bv = sampling.penalise(scores_bv, self.target_bt, *penalties, self.target_mask_bt)

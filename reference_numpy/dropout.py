@@ -11,11 +11,11 @@ __all__ = ["dropout", "dropout_vjp"]
 
 
 def dropout(x: Array, keep: Mask, rate: float) -> Array:
-    """`y = x / (1 - rate)` where `keep` is True, otherwise 0; without `keep`, in evaluation, x.
+    """`y = x / (1 - rate)` where `keep` is True, otherwise 0; without `keep` (evaluation), x.
 
     keep: boolean, True = keep, broadcastable to x; each entry is True with probability 1 - rate, so
-    that the expectation of y is x. Half-precision dtypes divide in float32 and round once.
-    Raises ValueError on a rate outside [0, 1) and on a mask of another dtype or shape.
+    the expectation of y is x. Half-precision dtypes divide in float32 and round once.
+    Raises ValueError if the rate is outside [0, 1) or the mask has another dtype or shape.
     Source: Srivastava et al. 2014, section 10.
     """
     if keep is None:
@@ -27,12 +27,12 @@ def dropout(x: Array, keep: Mask, rate: float) -> Array:
 
 
 def dropout_vjp(x: Array, keep: Mask, rate: float, *, cotangent: Array) -> Gradients:
-    """`dx = g / (1 - rate)` where kept, otherwise 0: dropout is linear in x."""
+    """`dx = g / (1 - rate)` where kept, otherwise 0, since dropout is linear in x."""
     return {"x": dropout(cotangent, keep, rate)}
 
 
 def part(keep: Keep, *names: str) -> Any:
-    """The keep masks below these names; None if there are none."""
+    """Returns the keep masks below these names, or None if there are none."""
     for name in names:
         keep = (keep or {}).get(name)
     return keep

@@ -1,4 +1,4 @@
-"""Token and segment embedding (EMBED), and the logits, which invert the first."""
+"""Token and segment embeddings (EMBED), and the logits, which map vectors back to tokens."""
 
 import numpy as np
 
@@ -16,13 +16,12 @@ __all__ = [
 
 
 def embedding(parameters: Tree, token: Array, scale: bool, round_scale: bool = False) -> Array:
-    """`x = sqrt(d)^scale * table[token]`: the row of the table for every token, or a mixture of
-    rows; `b t d`.
+    """`x = sqrt(d)^scale * table[token]`, `b t d`: the table row of every token.
 
-    token: integer ids `b t`, or soft one-hot rows `b t v`, whose embedding is the weighted sum of
-    the table's rows. parameters: table `v d`. Half-precision dtypes multiply by sqrt(d) in float32
-    and round once; round_scale rounds sqrt(d) to the table's dtype before (Gemma Team 2024, its
-    published code). The padding id has an ordinary row: it is masked in attention, not zeroed here.
+    token: integer ids `b t`, or soft one-hot rows `b t v`, which give weighted sums of table rows.
+    parameters: table `v d`. Half-precision dtypes multiply by sqrt(d) in float32 and round once;
+    round_scale first rounds sqrt(d) to the dtype of the table (Gemma Team 2024, published code).
+    The padding id has an ordinary row: attention masks it, the embedding does not zero it.
 
     Raises ValueError on ids outside 0 .. v-1, other dtypes and other axes. Source: Vaswani et al.
     2017, section 3.4.
@@ -39,9 +38,9 @@ def embedding(parameters: Tree, token: Array, scale: bool, round_scale: bool = F
 def embedding_vjp(
     parameters: Tree, token: Array, scale: bool, round_scale: bool = False, *, cotangent: Array
 ) -> Gradients:
-    """`dtable[v] = sqrt(d)^scale sum_(token = v) g`: the sum over the places of v.
+    """`dtable[v] = sqrt(d)^scale sum_(token = v) g`: the sum over the positions of token v.
 
-    Soft rows: `dtable = token^T g`, and the token has a gradient too, `g table^T`.
+    For soft rows, `dtable = token^T g`, and the token has a gradient too, `g table^T`.
     """
     table_vd = parameters["table"]
     g_btd = _scaled(cotangent, round_scale) if scale else cotangent
@@ -54,7 +53,7 @@ def embedding_vjp(
 
 
 def _are_ids(token: Array, vocabulary: int) -> bool:
-    """Whether tokens are ids, otherwise soft rows; raises ValueError if they are neither."""
+    """Returns True for ids, False for soft rows; raises ValueError on anything else."""
     checks.check_tokens("token", token.shape, str(token.dtype), vocabulary, *bounds(token))
     return token.dtype.kind in "iu"
 
@@ -66,10 +65,10 @@ def _scaled(x_btd: Array, round_scale: bool) -> Array:
 
 
 def segment_embedding(parameters: Tree, segment_bs: Array) -> Array:
-    """`x = table[segment]`, `b s d`: rows of the table of segments, by the sentence of each token.
+    """`x = table[segment]`, `b s d`: a learned vector for the sentence that a token belongs to.
 
-    parameters: table `a d`. segment_bs: integers from 0 to a - 1. Raises ValueError on other
-    segments and axes. Source: Devlin et al. 2019, section 3.
+    parameters: table `a d`. segment_bs: integers from 0 to a - 1. Raises ValueError on other values
+    and axes. Source: Devlin et al. 2019, section 3.
     """
     kind, rows = str(segment_bs.dtype), len(parameters["table"])
     checks.check_rows("segment", segment_bs.shape, kind, rows, *bounds(segment_bs))
@@ -83,14 +82,12 @@ def segment_embedding_vjp(parameters: Tree, segment_bs: Array, *, cotangent: Arr
 
 
 def logits(parameters: Tree, x_btd: Array, scale: float = 1.0, cap: float | None = None) -> Array:
-    """`logits = scale (x W + b)`: scores of the next token before softmax, `b t v`. The config says
-    whether there is a bias.
+    """`logits = scale (x W + b)`, `b t v`: scores of the next token; the bias is optional.
 
-    cap: `cap tanh(logits / cap)` in their place; scale and cap compute half-precision dtypes in
+    cap: returns `cap tanh(logits / cap)` instead; half-precision dtypes apply scale and cap in
     float32 and round once (SOFTCAP). parameters: kernel `d v` (tied: the transposed table), bias
-    `v`. Raises ValueError where x is not `b t d`. Source: Vaswani et al. 2017, section 3.4; the
-    scale: Cohere 2024, Command R, and its published code; the cap: Gemma Team 2024, Gemma 2,
-    section 2.
+    `v`. Raises ValueError if x is not `b t d`. Source: Vaswani et al. 2017, section 3.4; scale:
+    Cohere 2024, Command R, published code; cap: Gemma Team 2024, Gemma 2, section 2.
     """
     checks.check_features("x", x_btd.shape, parameters["kernel"].shape[0])
     logits_btv = arithmetic.affine("btd,dv->btv", x_btd, parameters)
@@ -110,7 +107,7 @@ def logits_vjp(
     *,
     cotangent: Array,
 ) -> Gradients:
-    """`dW = sum_bt x g`, `db = sum_bt g`, `dx = g W^T`, g taken backwards through cap and scale."""
+    """`dW = sum_bt x g`, `db = sum_bt g`, `dx = g W^T`, with g taken back through cap and scale."""
     if scale != 1 or cap is not None:
         wide_btv = arithmetic.upcast_half(arithmetic.affine("btd,dv->btv", x_btd, parameters))
         number, g_btv = wide_btv.dtype.type, arithmetic.upcast_half(cotangent)

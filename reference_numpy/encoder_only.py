@@ -1,4 +1,4 @@
-"""Encoder-only models (ALONE): from token ids to a row's classes and to masked tokens' logits."""
+"""Encoder-only models (ALONE): the classes of a row, and the logits of masked tokens."""
 
 from . import checks, loss, transformer
 from .arrays import Array, Gradients, Keep, Tree
@@ -20,7 +20,7 @@ __all__ = [
 def pool(parameters: Tree, config: Config, source: Text | Array, keep: Keep = None) -> Array:
     """`pooler(encode(source))`, `b r`: one vector for each row.
 
-    Arguments and errors match `encode`; a config with no pooler also raises ValueError.
+    Arguments and errors match `encode`; also raises ValueError if the config has no pooler.
     Source: Devlin et al. 2019, section 3.1.
     """
     return transformer.encoder_output(parameters, config, "pooler", source, keep)
@@ -29,7 +29,7 @@ def pool(parameters: Tree, config: Config, source: Text | Array, keep: Keep = No
 def pool_vjp(
     parameters: Tree, config: Config, source: Text | Array, keep: Keep = None, *, cotangent: Array
 ) -> Gradients:
-    """Backwards through the pooler and the encoder; parameters, and source where it is soft."""
+    """Backward pass through pooler and encoder. Returns parameters, and source if it is soft."""
     given = "pooler", source, keep
     return transformer.encoder_output_vjp(parameters, config, *given, cotangent=cotangent)
 
@@ -37,8 +37,8 @@ def pool_vjp(
 def classify(parameters: Tree, config: Config, source: Text | Array, keep: Keep = None) -> Array:
     """`classifier(pool(source))`, `b c`: the logits of each row's classes.
 
-    keep: dropout masks by site, as in `pool`, and classifier_dropout; None evaluates. Arguments
-    otherwise match `encode`. Raises ValueError as `encode`, and if the config has no classes.
+    keep: dropout masks by site, as in `pool`, and classifier_dropout; None in evaluation. Other
+    arguments match `encode`. Raises ValueError as `encode` does, and if the config has no classes.
     Source: Devlin et al. 2019, section 4.1.
     """
     return transformer.encoder_output(parameters, config, "classes", source, keep)
@@ -47,7 +47,7 @@ def classify(parameters: Tree, config: Config, source: Text | Array, keep: Keep 
 def classify_vjp(
     parameters: Tree, config: Config, source: Text | Array, keep: Keep = None, *, cotangent: Array
 ) -> Gradients:
-    """Backwards through the classifier and `pool`; parameters, and source where it is soft."""
+    """Backward pass through classifier and `pool`. Returns parameters, and source if it is soft."""
     given = "classes", source, keep
     return transformer.encoder_output_vjp(parameters, config, *given, cotangent=cotangent)
 
@@ -61,10 +61,10 @@ def classification_loss(
     total: int | None = None,
     keep: Keep = None,
 ) -> Array:
-    """The cross-entropy of the class of every row: a scalar.
+    """`cross_entropy(classify(source), label)`, a scalar: the loss of the class of every row.
 
-    label_b: integer classes. smoothing, total: as `loss.cross_entropy`; keep: as `classify`. Raises
-    ValueError as both do.
+    label_b: integer classes. smoothing, total: as `loss.cross_entropy`; keep: as `classify`.
+    Raises ValueError as both do.
     """
     checks.check_classes(label_b.shape, str(label_b.dtype))
     logits_bc = classify(parameters, config, source, keep)
@@ -82,7 +82,7 @@ def classification_loss_vjp(
     *,
     cotangent: Array,
 ) -> Gradients:
-    """Backwards through the loss and `classify`; parameters, and source where it is soft."""
+    """Backward pass through loss and `classify`. Returns parameters, and source if it is soft."""
     rows = classify(parameters, config, source, keep)[:, None], label_b[:, None]
     inner = loss.cross_entropy_vjp(*rows, None, smoothing, total, cotangent=cotangent)
     g_bc = inner["logits_btv"][:, 0]
@@ -94,7 +94,7 @@ def masked_language_logits(
 ) -> Array:
     """`masked_language_head(encode(source))`, `b s v`: scores of the token at every position.
 
-    Arguments and errors match `encode`; a config with no such head also raises ValueError.
+    Arguments and errors match `encode`; also raises ValueError if the config has no such head.
     Source: Devlin et al. 2019, section 3.1 (MLM).
     """
     return transformer.encoder_output(parameters, config, "masked_language_head", source, keep)
@@ -103,9 +103,9 @@ def masked_language_logits(
 def masked_language_logits_vjp(
     parameters: Tree, config: Config, source: Text | Array, keep: Keep = None, *, cotangent: Array
 ) -> Gradients:
-    """Backwards through the head and the encoder; parameters, and source where it is soft.
+    """Backward pass through head and encoder. Returns parameters, and source if it is soft.
 
-    The gradient of a table that is also the head's kernel is the sum of both uses.
+    The gradient of a table tied to the head's kernel is the sum of both uses.
     """
     given = "masked_language_head", source, keep
     return transformer.encoder_output_vjp(parameters, config, *given, cotangent=cotangent)

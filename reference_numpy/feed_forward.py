@@ -12,12 +12,12 @@ __all__ = ["activation", "activation_vjp", "feed_forward", "feed_forward_vjp"]
 
 
 def activation(x: Array, name: str) -> Array:
-    """Elementwise, by name (GELU); half-precision dtypes compute in float32.
+    """Elementwise activation by name (GELU); half-precision dtypes compute in float32.
 
-    relu: `y = max(x, 0)`. gelu_erf: `y = x/2 (1 + erf(x / sqrt 2))` (Hendrycks & Gimpel 2016), and
-    its approximations there, gelu_tanh: `y = x/2 (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3)))`, and
-    gelu_sigmoid: `y = x sigmoid(1.702 x) = x/2 (1 + tanh(0.851 x))`. silu: `y = x sigmoid(x) = x/2
-    (1 + tanh(x/2))`, there too. Raises ValueError on another name.
+    relu: `y = max(x, 0)`. gelu_erf: `y = x/2 (1 + erf(x / sqrt 2))` (Hendrycks & Gimpel 2016), with
+    its approximations gelu_tanh: `y = x/2 (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3)))`, and
+    gelu_sigmoid: `y = x sigmoid(1.702 x) = x/2 (1 + tanh(0.851 x))`. silu:
+    `y = x sigmoid(x) = x/2 (1 + tanh(x/2))` (ibid.). Raises ValueError on another name.
     """
     if name == "relu":
         return np.maximum(x, x.dtype.type(0))
@@ -37,11 +37,11 @@ def activation(x: Array, name: str) -> Array:
 
 
 def activation_vjp(x: Array, name: str, *, cotangent: Array) -> Gradients:
-    """The cotangent times the derivative; half-precision dtypes compute in float32.
+    """Multiplies the cotangent by the derivative; half-precision dtypes compute in float32.
 
-    relu: 1 where x > 0, otherwise 0, at 0 too. gelu_erf: `Phi(x) + x phi(x)`, phi the normal
-    density. gelu_tanh: `(1 + tanh u)/2 + x/2 (1 - tanh^2 u) u'` with `u = sqrt(2/pi) (x + 0.044715
-    x^3)`; gelu_sigmoid: with `u = 0.851 x`; silu: with `u = x/2`.
+    relu: 1 if x > 0, otherwise 0, including at 0. gelu_erf: `Phi(x) + x phi(x)`, phi the normal
+    density. gelu_tanh: `(1 + tanh u)/2 + x/2 (1 - tanh^2 u) u'` with
+    `u = sqrt(2/pi) (x + 0.044715 x^3)`; gelu_sigmoid: with `u = 0.851 x`; silu: with `u = x/2`.
     """
     wide, g = arithmetic.upcast_half(x), arithmetic.upcast_half(cotangent)
     number = wide.dtype.type
@@ -72,13 +72,12 @@ def feed_forward(
     keep_btf: Mask = None,
     dropout_rate: float = 0.0,
 ) -> Array:
-    """`FFN(x) = activation(x W_1 + b_1) W_2 + b_2`, `b t d`, the same at every position; gated:
-    `FFN(x) = (activation(x W_g + b_g) * (x W_1 + b_1)) W_2 + b_2`.
+    """`FFN(x) = activation(x W_1 + b_1) W_2 + b_2`, `b t d`, the same at every position.
 
-    parameters: hidden.kernel `d f`, output.kernel `f d`, and by config gate.kernel `d f`; biases
-    `f`, `d`, `f` where present. keep_btf: dropout mask of the hidden layer, which gated is the
-    product, True = keep. Raises ValueError where x is not `b t d`. Source: Vaswani et al. 2017, eq.
-    2; gated: Shazeer 2020, eq. 6.
+    Gated: `FFN(x) = (activation(x W_g + b_g) * (x W_1 + b_1)) W_2 + b_2`. parameters: hidden.kernel
+    `d f`, output.kernel `f d`, if gated gate.kernel `d f`; biases `f`, `d`, `f` if present.
+    keep_btf: dropout mask of the hidden layer (if gated, of the product), True = keep. Raises
+    ValueError if x is not `b t d`. Source: Vaswani et al. 2017, eq. 2; gated: Shazeer 2020, eq. 6.
     """
     checks.check_features("x", x_btd.shape, parameters["hidden"]["kernel"].shape[0])
     hidden_btf, _ = hidden_layer(parameters, x_btd, activation_name)
@@ -95,8 +94,8 @@ def feed_forward_vjp(
     *,
     cotangent: Array,
 ) -> Gradients:
-    """Backwards through `output`, dropout, the activation and `hidden`, and `gate` where there is
-    one; parameters and x_btd.
+    """Backward pass through `output`, dropout, activation, `hidden` and, if present, `gate`.
+    Returns parameters and x_btd.
     """
     hidden_btf, (linear_btf, gate_btf) = hidden_layer(parameters, x_btd, activation_name)
     own, dropped_btf = parameters["output"], dropout.dropout(hidden_btf, keep_btf, dropout_rate)
@@ -119,7 +118,7 @@ def feed_forward_vjp(
 def hidden_layer(
     parameters: Tree, x_btd: Array, activation_name: str
 ) -> tuple[Array, tuple[Array, Array | None]]:
-    """The hidden layer, and what it is made of before the activation: `hidden`, and `gate`."""
+    """Returns the hidden layer, and its inputs before the activation: `hidden` and `gate`."""
     linear_btf = arithmetic.affine("btd,df->btf", x_btd, parameters["hidden"])
     if "gate" not in parameters:
         return activation(linear_btf, activation_name), (linear_btf, None)

@@ -1,4 +1,4 @@
-"""Checked fields: what a field of a config, a recipe or a strategy must be, and its messages."""
+"""Validated dataclass fields for configs, recipes and strategies."""
 
 import dataclasses
 import sys
@@ -35,27 +35,27 @@ __all__ = [
 ]
 
 
-Values = dict[str, Any]  # of fields, by name
+Values = dict[str, Any]  # field values by name
 
 
 class SeveralValues(ValueError):
-    """One name stands for several fields, and their values differ."""
+    """A name stands for several fields whose values differ."""
 
 
 class Rule(NamedTuple):
-    """What a value must be. good: whether it is; wanted: how a message says it."""
+    """A requirement on a value. good: tests a value; wanted: the requirement in words."""
 
     good: Callable[[Any], bool]
     wanted: str
 
 
 def is_integer(value: object) -> bool:
-    """Whether a value is an integer, which True is not."""
+    """Returns True for integers, except bool."""
     return isinstance(value, int) and not isinstance(value, bool)
 
 
 def is_number(value: object) -> bool:
-    """Whether a value is a finite number of float64, which True is not."""
+    """Returns True for numbers that are finite in float64, except bool."""
     return (
         isinstance(value, (int, float))
         and not isinstance(value, bool)
@@ -70,7 +70,7 @@ NUMBER_OR_NONE = Rule(lambda value: value is None or is_number(value), "a finite
 BOOLEAN = Rule(lambda value: isinstance(value, bool), "True or False")
 NAME = Rule(lambda value: isinstance(value, str), "a name")
 POSITIVE = Rule(lambda value: is_number(value) and value > 0, "greater than 0")
-LEAST, MOST = 1e-30, 1e30  # float32 holds such numbers and their inverses
+LEAST, MOST = 1e-30, 1e30  # float32 holds these numbers and their inverses
 MODERATE = Rule(
     lambda value: not is_number(value) or LEAST <= value <= MOST, f"from {LEAST:g} to {MOST:g}"
 )
@@ -103,7 +103,7 @@ POSITIVE_OR_NONE = or_none(POSITIVE)
 
 
 def sequence_of(rule: Rule) -> Rule:
-    """A tuple of at least one value, each of which fits the rule."""
+    """Requires a non-empty tuple whose values all fit the rule."""
     return Rule(
         lambda value: isinstance(value, tuple) and len(value) > 0 and all(map(rule.good, value)),
         f"a sequence of at least one value, each {rule.wanted}",
@@ -112,16 +112,16 @@ def sequence_of(rule: Rule) -> Rule:
 
 @dataclass(frozen=True, kw_only=True)
 class Fields:
-    """The base of a frozen dataclass whose fields are `Annotated` with rules, the type's first.
+    """Base of frozen dataclasses whose fields are `Annotated` with rules, the type rule first.
 
-    Raises ValueError naming every field that breaks a rule, with the first rule that it breaks and
-    what came; and, if all have their type, every conflict between fields.
+    Raises ValueError naming every field that breaks a rule, with the first broken rule and the
+    value. If all types are right, conflicts between fields are listed too.
     """
 
-    KIND: ClassVar[str]  # what messages call it, such as "config"
+    KIND: ClassVar[str]  # name in messages, such as "config"
     # a name -> the fields that it sets to one value
     TOGETHER: ClassVar[Mapping[str, Sequence[str]]] = {}
-    LARGEST: ClassVar[int] = 2**53  # size of an integer; float64 holds all up to it
+    LARGEST: ClassVar[int] = 2**53  # magnitude of an integer; float64 holds all integers up to it
 
     def __post_init__(self) -> None:
         size = Rule(
@@ -143,11 +143,11 @@ class Fields:
             raise ValueError("; ".join(problems))
 
     def _conflicts(self) -> Iterator[str]:
-        """One problem for each pair of fields that do not go together."""
+        """Yields one problem for each pair of conflicting fields."""
         yield from ()
 
     def replace(self, **changes: Any) -> Self:
-        """A copy with some fields changed; raises ValueError on unknown fields and bad values."""
+        """Returns a copy with changed fields; raises ValueError on unknown fields and values."""
         changes, names = self.apart(changes), [field.name for field in dataclasses.fields(self)]
         if problems := unknown(f"{self.KIND} field", changes, names):
             raise ValueError("; ".join(problems))
@@ -155,7 +155,7 @@ class Fields:
 
     @classmethod
     def apart(cls, given: Mapping[str, Any]) -> Values:
-        """The values by field, as in `to_dict`; a name in `TOGETHER` sets several fields."""
+        """Returns values by field, as in `to_dict`; names in `TOGETHER` set several fields."""
         apart = {name: value for name, value in given.items() if name not in cls.TOGETHER}
         named = {
             name: value.to_dict() if isinstance(value, Fields) else _listed(value)
@@ -166,7 +166,7 @@ class Fields:
         return named
 
     def to_dict(self) -> Values:
-        """The fields by name, as JSON can hold them."""
+        """Returns the fields by name, as JSON can hold them."""
         return {name: _listed(value) for name, value in dataclasses.asdict(self).items()}
 
     @classmethod

@@ -17,10 +17,10 @@ __all__ = [
 
 
 def pooler(parameters: Tree, x_bsd: Array, activation_name: str = "tanh") -> Array:
-    """`y = activation(x_0 W + b)`, `b r`, x_0 the first token: one vector for the whole row.
+    """`y = activation(x_0 W + b)`, `b r`, where x_0 is the first token: one vector per row.
 
     parameters: kernel `d r`, bias `r`, with r = d. activation_name: tanh, which half-precision
-    dtypes compute in float32, or relu. Raises ValueError where x is not `b s d`, s at least 1.
+    dtypes compute in float32, or relu. Raises ValueError if x is not `b s d` with s at least 1.
     Source: Devlin et al. 2019, section 3.1 ([CLS]).
     """
     return active(_first(parameters, x_bsd), activation_name)
@@ -29,7 +29,10 @@ def pooler(parameters: Tree, x_bsd: Array, activation_name: str = "tanh") -> Arr
 def pooler_vjp(
     parameters: Tree, x_bsd: Array, activation_name: str = "tanh", *, cotangent: Array
 ) -> Gradients:
-    """`du = g activation'(u)`, `u = x_0 W + b`, tanh: `1 - tanh^2 u`; then parameters and x_bsd."""
+    """`du = g activation'(u)`, `u = x_0 W + b`, where tanh' is `1 - tanh^2 u`.
+
+    Returns parameters and x_bsd.
+    """
     u_br = _first(parameters, x_bsd)
     if activation_name == "relu":
         g_br = feed_forward.activation_vjp(u_br, "relu", cotangent=cotangent)["x"]
@@ -46,10 +49,10 @@ def pooler_vjp(
 def classifier(
     parameters: Tree, pooled_br: Array, keep_br: Mask = None, dropout_rate: float = 0.0
 ) -> Array:
-    """`logits = dropout(x) W + b`, where x is the pooled token: scores of every class, `b c`.
+    """`logits = dropout(x) W + b`, `b c`, where x is the pooled token: scores of every class.
 
-    parameters: kernel `r c`, bias `c`. keep_br: dropout mask, True = keep. Raises ValueError where
-    x is not `b r`. Source: Devlin et al. 2019, section 4.1.
+    parameters: kernel `r c`, bias `c`. keep_br: dropout mask, True = keep. Raises ValueError if x
+    is not `b r`. Source: Devlin et al. 2019, section 4.1.
     """
     checks.check_pooled(pooled_br.shape, parameters["kernel"].shape[0])
     dropped_br = dropout.dropout(pooled_br, keep_br, dropout_rate)
@@ -64,7 +67,7 @@ def classifier_vjp(
     *,
     cotangent: Array,
 ) -> Gradients:
-    """Backwards through the dense layer and dropout; parameters and pooled_br."""
+    """Backward pass through dense layer and dropout. Returns parameters and pooled_br."""
     dropped_br = dropout.dropout(pooled_br, keep_br, dropout_rate)
     g_br, gradients = arithmetic.affine_vjp("br,rc->bc", dropped_br, parameters, cotangent)
     g_br = dropout.dropout_vjp(pooled_br, keep_br, dropout_rate, cotangent=g_br)["x"]
@@ -75,9 +78,9 @@ def masked_language_head(parameters: Tree, x_bsd: Array, config: Config) -> Arra
     """`logits = norm(activation(x W + b)) W_v + b_v`, `b s v`: scores of every position's token.
 
     parameters: hidden.kernel `d r`, hidden.bias `r`; norm; logits.kernel `d v` (tied: the
-    transposed table of the source), logits.bias `v` by config. config: activation, norm, and scale
-    and cap of the logits. Raises ValueError where x is not `b s d`. Source: Devlin et al. 2019,
-    appendix A.2, and its published code.
+    transposed source table); logits.bias `v` if output_bias. config: activation, norm, logit scale
+    and cap. Raises ValueError if x is not `b s d`. Source: Devlin et al. 2019, appendix A.2, and
+    published code.
     """
     checks.check_features("x", x_bsd.shape, parameters["hidden"]["kernel"].shape[0])
     hidden_bsr = arithmetic.affine("bsd,dr->bsr", x_bsd, parameters["hidden"])
@@ -89,7 +92,7 @@ def masked_language_head(parameters: Tree, x_bsd: Array, config: Config) -> Arra
 def masked_language_head_vjp(
     parameters: Tree, x_bsd: Array, config: Config, *, cotangent: Array
 ) -> Gradients:
-    """Backwards through logits, norm, activation and dense layer; parameters and x_bsd."""
+    """Backward pass through logits, norm, activation and dense layer, to parameters and x_bsd."""
     hidden_bsr = arithmetic.affine("bsd,dr->bsr", x_bsd, parameters["hidden"])
     active_bsr = feed_forward.activation(hidden_bsr, config.activation)
     normed_bsr = normalization.norm(parameters["norm"], config, active_bsr)
@@ -104,10 +107,10 @@ def masked_language_head_vjp(
 
 
 def output(parameters: Tree, config: Config, head: str, x_bsd: Array, keep: Keep = None) -> Array:
-    """What a head makes of the encoder's output: `b r`, `b c` or `b s v`.
+    """Applies a head to the encoder's output: `b r`, `b c` or `b s v`.
 
-    parameters: of the whole model. head: the field of the config that adds it, "pooler", "classes"
-    or "masked_language_head".
+    parameters: of the whole model. head: the config field that adds it, "pooler", "classes" or
+    "masked_language_head".
     """
     if head == "masked_language_head":
         return masked_language_head(_untied(parameters, config), x_bsd, config)
@@ -127,7 +130,7 @@ def output_vjp(
     *,
     cotangent: Array,
 ) -> Gradients:
-    """parameters and x_bsd. A tied kernel passes its gradient to the table, transposed."""
+    """Returns parameters and x_bsd. A tied kernel passes its gradient, transposed, to the table."""
     if head == "masked_language_head":
         own = _untied(parameters, config)
         inner = masked_language_head_vjp(own, x_bsd, config, cotangent=cotangent)
@@ -148,7 +151,7 @@ def output_vjp(
 
 
 def _untied(parameters: Tree, config: Config) -> Tree:
-    """The masked-language head's parameters; a tied kernel of logits is the transposed table."""
+    """Returns the masked-language head's parameters, with the kernel of tied logits."""
     head = parameters["masked_language_head"]
     if not config.tie_logits:
         return head

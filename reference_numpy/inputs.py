@@ -1,6 +1,6 @@
-"""The input of a stack's first layer: embedding, position and segment, added and normalised.
+"""The input of the first layer of a stack: the sum of token, position and segment embeddings.
 
-Rotary positions are not added here: attention rotates its queries and keys by them.
+The sum is normalized if the config says so. Rotary positions are applied in attention, not here.
 """
 
 import numpy as np
@@ -16,10 +16,10 @@ __all__ = ["embed", "embed_vjp", "masked_positions", "table"]
 def masked_positions(
     config: Config, side: str, token: Array, mask_bt: Mask = None
 ) -> tuple[Array, Array]:
-    """Which tokens are real, by default every id but the padding id, and their positions: `b t`.
+    """Returns which tokens are real, by default all but the padding id, and their positions.
 
-    side: "source" or "target". Raises ValueError on tokens and masks that do not fit, and on more
-    tokens than there are positions.
+    Both are `b t`. side: "source" or "target". Raises ValueError on invalid tokens or masks, and on
+    more tokens than positions.
     """
     vocabulary = config.source_vocabulary if side == "source" else config.target_vocabulary
     checks.check_tokens("token", token.shape, str(token.dtype), vocabulary)
@@ -30,7 +30,7 @@ def masked_positions(
 
 
 def real(config: Config, text: Text) -> Array:
-    """Which tokens are real: by the text's mask, otherwise every id but the padding id."""
+    """Returns which tokens are real: the text's mask, or by default every id but the padding id."""
     return mask.token_mask(text.ids, config.padding_id) if text.mask_bt is None else text.mask_bt
 
 
@@ -42,10 +42,11 @@ def embed(
     position_bt: Array,
     segment_bt: Array | None = None,
 ) -> Array:
-    """`norm(embedding(token) + position + segment)`, `b t d`; all but the first by config.
+    """`norm(embedding(token) + position + segment)`, `b t d`; norm, position and segment are
+    optional.
 
-    The input of the first layer of the encoder (side: "source") or the decoder ("target"), before
-    dropout. segment_bt: without it, 0.
+    The input of the first layer of the encoder (side "source") or decoder ("target"), before
+    dropout. segment_bt: default 0.
     """
     x_btd = summed(parameters, config, side, token, position_bt, segment_bt)
     if not config.embedding_norm:
@@ -63,7 +64,7 @@ def embed_vjp(
     *,
     cotangent: Array,
 ) -> Gradients:
-    """parameters, and token where it is soft. Sinusoidal positions are constants."""
+    """Returns parameters, and token if it is soft. Sinusoidal positions are constants."""
     g_btd, gradients = cotangent, {}
     if config.embedding_norm:
         x_btd = summed(parameters, config, side, token, position_bt, segment_bt)
@@ -114,7 +115,7 @@ def summed(
 
 
 def segments(config: Config, token: Array, segment_bt: Array | None) -> Array:
-    """The segment of every token: without any, 0."""
+    """Returns the segment of every token, by default 0."""
     if segment_bt is None:
         return np.zeros(token.shape[:2], np.int64)
     shapes = segment_bt.shape, str(segment_bt.dtype), token.shape
@@ -123,6 +124,6 @@ def segments(config: Config, token: Array, segment_bt: Array | None) -> Array:
 
 
 def table(config: Config, side: str) -> str:
-    """The name of the token embedding of source or target, which may be one."""
+    """Returns the name of the source or target embedding; the two may be shared."""
     shared = config.share_embeddings and config.encoder_layers
     return "source_embedding" if side == "source" or shared else "target_embedding"

@@ -1,4 +1,4 @@
-"""Projections whose kernels and inputs are rounded to int8 while they are multiplied (INT8)."""
+"""Projections that multiply kernels and inputs in int8 (INT8)."""
 
 import numpy as np
 
@@ -11,9 +11,9 @@ LARGEST, TINY = 127, 1e-30
 
 
 def quantised(x: Array, axes: tuple[int, ...]) -> tuple[Array, Array]:
-    """`x8 = round(x / s)` and the scale `s = max |x| / 127` over these axes, which keep the size 1.
+    """`x8 = round(x / s)` and `s = max |x| / 127` over these axes, which keep size 1.
 
-    The scale of zeros is above 0.
+    All-zero inputs have a positive scale.
     """
     number, largest = x.dtype.type, np.abs(x).max(axis=axes, keepdims=True)
     scale = np.maximum(largest, number(TINY)) / number(LARGEST)
@@ -21,9 +21,9 @@ def quantised(x: Array, axes: tuple[int, ...]) -> tuple[Array, Array]:
 
 
 def affine(subscripts: str, x: Array, parameters: Tree) -> Array:
-    """`y = r s (x8 W8) + b`: `arithmetic.affine` in int8, scales r of tokens and s of outputs.
+    """`y = r s (x8 W8) + b`: `arithmetic.affine` in int8, with scales r per token and s per output.
 
-    The sums are integers; scales, bias and result have the dtype of x.
+    Sums are integers; scales, bias and result have the dtype of x.
     """
     kernel, (inputs, result) = parameters["kernel"], subscripts.split("->")
     of_x, of_kernel = inputs.split(",")

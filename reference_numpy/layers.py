@@ -1,4 +1,4 @@
-"""Encoder and decoder layers: residual sub-layers, each with its norm and dropout (RESIDUAL)."""
+"""Encoder and decoder layers: residual sub-layers, each with norms and dropout (RESIDUAL)."""
 
 from collections.abc import Callable, Mapping
 
@@ -17,7 +17,7 @@ Pair = tuple[Sublayer, Callable[..., Gradients]]  # a sub-layer and its vjp
 def residual(
     parameters: Tree, config: Config, name: str, x_btd: Array, sublayer: Sublayer, keep: Keep
 ) -> Array:
-    """The sub-layer of that name with its norms, dropout and residual connection."""
+    """Applies a sub-layer by name, with its norms, dropout and residual connection."""
     y_btd = sublayer(residual_in(parameters, config, name, x_btd))
     return residual_out(parameters, config, name, x_btd, y_btd, keep)
 
@@ -30,9 +30,9 @@ def run(
     attend_to_memory: Sublayer | None = None,
     keep: Keep = None,
 ) -> Array:
-    """The residual sub-layers in their order: `b t d`. What each attention reads is the caller's.
+    """Runs the residual sub-layers in order: `b t d`. The caller provides the attentions.
 
-    attend: self-attention of its argument; attend_to_memory: cross-attention with it as the query.
+    attend: self-attention of its argument. attend_to_memory: cross-attention of it, as the query.
     """
     x_btd = residual(parameters, config, "self_attention", x_btd, attend, keep)
     if attend_to_memory is not None:
@@ -56,9 +56,9 @@ def encoder_layer(
     post: `x = norm(x + dropout(sublayer(x)))`; pre: `x = x + dropout(sublayer(norm(x)))`; after:
     `x = x + dropout(norm(sublayer(x)))`; sandwich: `x = x + dropout(norm(sublayer(norm(x))))`.
     parameters: self_attention, self_attention_norm, feed_forward, feed_forward_norm; sandwich also
-    self_attention_output_norm and feed_forward_output_norm. attending: of the self-attention. keep:
-    masks of self_attention_dropout, self_attention.weights_dropout, feed_forward_dropout and
-    feed_forward.hidden_dropout; None evaluates. Raises ValueError on shapes that do not fit.
+    self_attention_output_norm and feed_forward_output_norm. attending: for the self-attention.
+    keep: masks of self_attention_dropout, self_attention.weights_dropout, feed_forward_dropout and
+    feed_forward.hidden_dropout; None in evaluation. Raises ValueError if the shapes do not match.
     Source: Vaswani et al. 2017, section 3.1; pre: Xiong et al. 2020; sandwich: Ding et al. 2021,
     Gemma Team 2024; after: Liu et al. 2022, OLMo Team 2024.
     """
@@ -78,7 +78,7 @@ def encoder_layer_vjp(
     *,
     cotangent: Array,
 ) -> Gradients:
-    """Backwards through the sub-layers; parameters and x_btd."""
+    """Backward pass through the sub-layers. Returns parameters and x_btd."""
     sublayers = _pairs(parameters, config, None, attending, keep)
     return run_vjp(parameters, config, x_btd, sublayers, keep, cotangent=cotangent)
 
@@ -93,10 +93,10 @@ def decoder_layer(
 ) -> Array:
     """Causal self-attention, cross-attention to the memory, then feed-forward: `b t d`.
 
-    Each is a residual sub-layer, as in `encoder_layer`; the memory is not normalised here. A
+    Each is a residual sub-layer, as in `encoder_layer`; the memory is not normalized here. A
     decoder-only model has neither cross-attention nor memory. parameters and keep: also those of
-    cross_attention. attending: of the self-attention. Raises ValueError on shapes that do not fit.
-    Source: Vaswani et al. 2017, section 3.1.
+    cross_attention. attending: for the self-attention. Raises ValueError if the shapes do not
+    match. Source: Vaswani et al. 2017, section 3.1.
     """
     shape = None if memory is None else memory.vectors_bsd.shape
     checks.check_memory(config.cross_attention, config.model_width, shape)
@@ -125,13 +125,13 @@ def decoder_layer_vjp(
     *,
     cotangent: Array,
 ) -> Gradients:
-    """Backwards through the sub-layers; parameters, x_btd, and memory_bsd if there is a memory."""
+    """Backward pass through the sub-layers. Returns parameters, x_btd, memory_bsd if present."""
     sublayers = _pairs(parameters, config, memory, attending, keep)
     return run_vjp(parameters, config, x_btd, sublayers, keep, cotangent=cotangent)
 
 
 def residual_in(parameters: Tree, config: Config, name: str, x_btd: Array) -> Array:
-    """The input of the sub-layer of that name: `norm(x)` (pre, sandwich), or x itself."""
+    """The input of a sub-layer: `norm(x)` (pre, sandwich), otherwise x."""
     if config.norm_placement not in ("pre", "sandwich"):
         return x_btd
     return normalization.norm(parameters[f"{name}_norm"], config, x_btd)
@@ -140,7 +140,7 @@ def residual_in(parameters: Tree, config: Config, name: str, x_btd: Array) -> Ar
 def residual_in_vjp(
     parameters: Tree, config: Config, name: str, x_btd: Array, *, cotangent: Array
 ) -> Gradients:
-    """norms, the gradients of the norm that stands here, by its name, and x_btd."""
+    """Returns norms, the gradients of this norm by name, and x_btd."""
     if config.norm_placement not in ("pre", "sandwich"):
         return {"norms": {}, "x_btd": cotangent}
     return _norm_vjp(parameters, config, f"{name}_norm", x_btd, cotangent)
@@ -149,7 +149,7 @@ def residual_in_vjp(
 def residual_out(
     parameters: Tree, config: Config, name: str, x_btd: Array, y_btd: Array, keep: Keep
 ) -> Array:
-    """The result for the sub-layer's output y: `x + dropout(y)` (pre), the norm of that (post), or
+    """Joins a sub-layer's output y: `x + dropout(y)` (pre), the norm of that (post), or
     `x + dropout(norm(y))` (sandwich, after).
     """
     keep_btd = dropout.part(keep, f"{name}_dropout")
@@ -171,7 +171,7 @@ def residual_out_vjp(
     *,
     cotangent: Array,
 ) -> Gradients:
-    """norms, the gradients of the norm that stands here, by its name, x_btd and y_btd."""
+    """Returns norms, the gradients of this norm by name, x_btd and y_btd."""
     keep_btd, rate = dropout.part(keep, f"{name}_dropout"), config.dropout_rate
     found: Gradients = {"norms": {}, "x_btd": cotangent}
     if config.norm_placement == "post":
@@ -198,7 +198,7 @@ def self_attention(
     attending: Attending = Attending(),
     keep: Keep = None,
 ) -> Array:
-    """The attention of x to itself, without norm and residual connection: `b t d`."""
+    """Attention of x to itself, without norm and residual connection: `b t d`."""
     own = parameters["self_attention"]
     keep_bhts = dropout.part(keep, "self_attention", "weights_dropout")
     return attention.multi_head_attention(own, config, x_btd, x_btd, attending, keep_bhts)
@@ -207,7 +207,7 @@ def self_attention(
 def cross_attention(
     parameters: Tree, config: Config, x_btd: Array, memory: Memory, keep: Keep = None
 ) -> Array:
-    """The attention of x to the memory, without norm and residual connection: `b t d`."""
+    """Attention of x to the memory, without norm and residual connection: `b t d`."""
     own, (vectors_bsd, mask_bhts) = parameters["cross_attention"], memory
     attending = Attending(mask_bhts, config.scores(None))
     keep_bhts = dropout.part(keep, "cross_attention", "weights_dropout")
@@ -224,7 +224,7 @@ def network(parameters: Tree, config: Config, x_btd: Array, keep: Keep = None) -
 def _pairs(
     parameters: Tree, config: Config, memory: Memory | None, attending: Attending, keep: Keep
 ) -> dict[str, Pair]:
-    """The sub-layers of a layer in their order, each with its vjp."""
+    """Returns the sub-layers of a layer in order, each with its vjp."""
 
     def attention_vjp(
         name: str, y_btd: Array, memory_bsd: Array, attending: Attending, g_btd: Array
@@ -274,9 +274,9 @@ def run_vjp(
     *,
     cotangent: Array,
 ) -> Gradients:
-    """The residual sub-layers of these names in their order, then their vjps in reverse.
+    """Runs the residual sub-layers in order, then their vjps in reverse.
 
-    Returns parameters, x_btd, and what else the sub-layers' vjps return.
+    Returns parameters, x_btd, and anything else that the vjps of the sub-layers return.
     """
     steps = []
     for name, (sublayer, vjp) in sublayers.items():

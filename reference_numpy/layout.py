@@ -1,11 +1,11 @@
-"""Layouts: the same tensor under another name and with its axes in another order.
+"""Tensor layouts: the same tensor under another name, with its axes in another order.
 
-A framework's layout is a table of rows (end of the canonical name, end of the native name, native
-axes); both directions of the conversion follow from it and from the canonical axes in `parameters`.
-A tensor that is part of a native one has `i/n` in its axes, part i of n that lie beside each other:
+A framework's layout is a table of rows (end of canonical name, end of native name, native axes).
+Both directions of the conversion follow from the table and the canonical axes in `parameters`. A
+tensor that is one part of a fused native tensor has `i/n` in its axes, for part i of n:
 `d (0/3 h k)` is the query kernel in GPT-2's c_attn, `(h 0/3 k) d` the one in GPT-NeoX. A kernel
-that all heads share, each for its own slice of the width, has that slice's axis `i` in place of `d
-h`: it is the block of every head, and the canonical tensor is zero outside the blocks.
+shared by all heads, each applying it to its own slice of the width, has axis `i` instead of `d h`:
+it is the block of every head, and the canonical tensor is zero outside the blocks.
 """
 
 import math
@@ -35,8 +35,8 @@ __all__ = [
 
 Row = tuple[str, str, str]
 Table = tuple[Row, ...]
-_PART = re.compile(r"(\d)/(\d)")  # in native axes: which part of how many
-# modules with canonical names and axes, with every bias and norm that a config may have
+_PART = re.compile(r"(\d)/(\d)")  # in native axes: part i of n
+# modules with canonical names and axes, with every optional bias and norm
 _FULL = preset("tiny", attention_bias=True, output_bias=True, gated_feed_forward=True)
 CANONICAL: Table = tuple(
     (name, name, letters)
@@ -61,18 +61,18 @@ CANONICAL: Table = tuple(
 
 
 def relayout(array: Array, from_axes: str, to_axes: str, sizes: Mapping[str, int]) -> Array:
-    """The same tensor with other axes.
+    """Rearranges the axes of a tensor.
 
     Letters may be reordered, and grouped in brackets into one axis. A digit is an axis of that
-    size; a 1 may stand on one side only. `relayout(kernel, "d h k", "(h k) d", sizes)` is the
-    weight of a linear layer that stores outputs before inputs; exchanging the two strings goes
-    back. Raises ValueError unless the shape is the one that `from_axes` and `sizes` declare.
+    size; a 1 may occur on one side only. `relayout(kernel, "d h k", "(h k) d", sizes)` gives the
+    weight of a linear layer that stores outputs before inputs; swapping the strings inverts it.
+    Raises ValueError unless the shape matches `from_axes` and `sizes`.
     """
     return np.ascontiguousarray(rearranged(array, from_axes, to_axes, sizes))
 
 
 def rearranged(array: Array, from_axes: str, to_axes: str, sizes: Mapping[str, int]) -> Array:
-    """`relayout` as a view of the array, where NumPy can make one."""
+    """Like `relayout`, but returns a view if NumPy can make one."""
     source, target = _groups(from_axes), _groups(to_axes)
     letters = [letter for group in source for letter in group if letter != "1"]
     if _letters(from_axes) != _letters(to_axes):
@@ -86,7 +86,7 @@ def rearranged(array: Array, from_axes: str, to_axes: str, sizes: Mapping[str, i
 
 
 def renamed(**names: str) -> Table:
-    """The canonical table with other native names for these parts: `renamed(output="out")`."""
+    """Returns the canonical table with other native names, such as `renamed(output="out")`."""
     return tuple(
         (end, ".".join(names.get(part, part) for part in end.split(".")), axes)
         for end, _, axes in CANONICAL
@@ -94,10 +94,10 @@ def renamed(**names: str) -> Table:
 
 
 def native(name: str, axes: str, table: Table) -> tuple[str, str]:
-    """The native name and axes of a canonical name and its axes; the start of the name stays.
+    """Returns the native name and axes of a canonical name and its axes; the name's prefix is kept.
 
-    The longest row that ends the name and has the same axes decides: `output.kernel` is another row
-    with `h e d` (attention) than with `f d` (feed-forward). Raises ValueError if no row fits.
+    The longest row that matches the end of the name and the axes wins: `output.kernel` with `h e d`
+    (attention) and with `f d` (feed-forward) are different rows. Raises ValueError if none matches.
     """
     row = fitting(name, axes, table)
     if row is None:
@@ -106,7 +106,7 @@ def native(name: str, axes: str, table: Table) -> tuple[str, str]:
 
 
 def fitting(name: str, axes: str, table: Table) -> Row | None:
-    """The longest row that ends the name and has the same axes."""
+    """Returns the longest row that matches the end of the name and the axes."""
     slice_of = " ".join(axes.split()[:2]) if axes.startswith(("d h", "d g")) else "i"
     rows = [
         row
@@ -120,13 +120,13 @@ def fitting(name: str, axes: str, table: Table) -> Row | None:
 def to_native(
     tensors: Tree, table: Table, config: Config, component: str = "transformer"
 ) -> dict[str, Array]:
-    """Canonical parameters under their native names, in their native layouts.
+    """Converts canonical parameters to native names and layouts.
 
-    Raises ValueError as `parameters.match`, if a native tensor lacks a part or its parts differ in
-    shape, and if heads that share a kernel have one each.
+    Raises ValueError as `parameters.match` does, if parts of a fused tensor are missing or differ
+    in shape, and if heads that must share a kernel do not.
     """
     parameters.match(tensors, parameters.shapes(config, component))
-    parts: dict[str, dict[str, Array]] = {}  # of each native tensor, by which part it is
+    parts: dict[str, dict[str, Array]] = {}  # native name -> its parts
     whole = {}
     for name, letters, native_name, native_axes, sizes in _rows(table, config, component):
         array, part = np.asarray(tensors[name]), _PART.search(native_axes)
@@ -151,10 +151,10 @@ def to_native(
 def from_native(
     tensors: Tree, table: Table, config: Config, component: str = "transformer"
 ) -> dict[str, Array]:
-    """Canonical parameters from native ones, the inverse of `to_native`.
+    """Converts native parameters to canonical ones, the inverse of `to_native`.
 
-    A kernel that all heads share becomes the block of one, `i k`. Raises ValueError as
-    `parameters.match`.
+    A kernel shared by all heads becomes the block `i k` of one head. Raises ValueError as
+    `parameters.match` does.
     """
     rows = list(_rows(table, config, component))
     expected = {}
@@ -183,23 +183,23 @@ def _rows(
 
 
 def _one_block(name: str, kernel_dhk: Array, size: int) -> Array:
-    """The block `i k` that every head has for its slice of the width; ValueError without one."""
+    """Returns the block `i k` that every head applies to its slice; ValueError if there is none."""
     block, heads = kernel_dhk[:size, 0], kernel_dhk.shape[1]
     slices = [kernel_dhk[head * size : (head + 1) * size, head] for head in range(heads)]
     same = all(np.array_equal(block, own) for own in slices)
     if not same or np.count_nonzero(kernel_dhk) != heads * np.count_nonzero(block):
-        wanted = "one block for every head, which reads its slice of the width alone"
-        raise ValueError(f"{name} must be {wanted}; got a kernel of each")
+        wanted = "the same block for every head, applied only to the head's slice of the width"
+        raise ValueError(f"{name} must be {wanted}; got different kernels")
     return block
 
 
 def _of_block(letters: str, native_axes: str) -> str:
-    """The canonical axes; if the native tensor is the block of every head, the axes of a block."""
+    """Returns the canonical axes, or those of a block if the native tensor is one."""
     return f"i {letters.split()[-1]}" if "i" in native_axes else letters
 
 
 def shape(layout: str, sizes: Mapping[str, int]) -> tuple[int, ...]:
-    """The shape of a tensor with these axes."""
+    """Returns the shape of a tensor with these axes."""
     return tuple(math.prod(_size(letter, sizes) for letter in group) for group in _groups(layout))
 
 

@@ -1,4 +1,4 @@
-"""The loss of a prediction: cross-entropy with label smoothing (SMOOTH)."""
+"""The training loss: cross-entropy with label smoothing (SMOOTH)."""
 
 import numpy as np
 
@@ -9,10 +9,9 @@ __all__ = ["cross_entropy", "cross_entropy_vjp", "teacher_forcing"]
 
 
 def teacher_forcing(target_bt: Array) -> tuple[Array, Array]:
-    """The decoder's input, all but the last token, and the labels, all but the first.
+    """Returns the decoder's input, all but the last token, and the labels, all but the first.
 
-    Row t is scored on token t + 1. Raises ValueError where target is not integer ids `b t` of
-    length at least 2.
+    Row t is scored on token t + 1. Raises ValueError unless target is integers `b t`, t at least 2.
     """
     checks.check_target(target_bt.shape, str(target_bt.dtype))
     return target_bt[:, :-1], target_bt[:, 1:]
@@ -25,16 +24,16 @@ def cross_entropy(
     smoothing: float = 0.0,
     total: int | None = None,
 ) -> Array:
-    """`L = -1/total sum_bt mask sum_v q_v log p_v`, `p = softmax(logits)`, `q_v = (1 - smoothing)
-    [v = label] + smoothing / V` (SMOOTH).
+    """`L = -1/total sum_bt mask sum_v q_v log p_v`, `p = softmax(logits)`,
+    `q_v = (1 - smoothing) [v = label] + smoothing / V` (SMOOTH).
 
-    label_bt: the true ids. mask_bt: boolean, True = counts; without it every label does. smoothing:
-    the share of the label that is spread over all V tokens, the true one included; 0 is none.
-    total: the number of labels that count in the whole batch, by default in this one: the losses
-    and gradients of a batch's parts, each given the batch's total, add up to those of the batch.
-    Where no label counts the loss is 0. Half-precision dtypes compute in float32. Returns a scalar.
-    Raises ValueError on shapes, dtypes and ids that do not fit. Source: Szegedy et al. 2016,
-    section 7; Vaswani et al. 2017, section 5.4.
+    label_bt: the true ids. mask_bt: boolean, True = counts; default all True. smoothing: the share
+    of each label spread over all V tokens, including the true one. total: the number of labels that
+    count in the whole batch, default those of this batch; losses and gradients of the parts of a
+    batch, each with the batch's total, add up to those of the batch. If no label counts, the loss
+    is 0. Half-precision dtypes compute in float32. Returns a scalar. Raises ValueError on invalid
+    shapes, dtypes and ids. Source: Szegedy et al. 2016, section 7; Vaswani et al. 2017, section
+    5.4.
     """
     weight_bt = _weight(logits_btv, label_bt, mask_bt, smoothing, total)
     log_p_btv = log_softmax(arithmetic.upcast_half(logits_btv))
@@ -43,7 +42,7 @@ def cross_entropy(
     loss_bt = -number(1 - smoothing) * true_bt
     if smoothing:
         loss_bt = loss_bt - number(smoothing) * arithmetic.mean(log_p_btv, axis=-1)[..., 0]
-    # A label that does not count adds nothing, whatever its logits are.
+    # Labels that do not count add nothing, whatever their logits.
     counted_bt = np.where(weight_bt > 0, loss_bt, number(0)) * weight_bt
     return arithmetic.sum(counted_bt.reshape(-1), axis=0).reshape(()).astype(logits_btv.dtype)
 
@@ -57,7 +56,7 @@ def cross_entropy_vjp(
     *,
     cotangent: Array,
 ) -> Gradients:
-    """`dL/dlogits = mask (p - q) / total`, times the cotangent, p the softmax of the logits."""
+    """`dL/dlogits = mask (p - q) / total`, times the cotangent, where p is `softmax(logits)`."""
     weight_bt = _weight(logits_btv, label_bt, mask_bt, smoothing, total)
     p_btv = softmax.softmax(arithmetic.upcast_half(logits_btv))
     number = p_btv.dtype.type
@@ -73,7 +72,7 @@ def cross_entropy_vjp(
 def _weight(
     logits_btv: Array, label_bt: Array, mask_bt: Mask, smoothing: float, total: int | None
 ) -> Array:
-    """The factor of each label's loss: 1 / total if it counts, otherwise 0."""
+    """Returns the weight of each label's loss: 1 / total if it counts, otherwise 0."""
     shapes, kind = (logits_btv.shape, label_bt.shape), str(label_bt.dtype)
     checks.check_labels(*shapes, kind, smoothing, total, *bounds(label_bt))
     if mask_bt is None:

@@ -1,4 +1,4 @@
-"""Layer normalisation and root-mean-square normalisation."""
+"""Layer normalization and root-mean-square normalization (NORM)."""
 
 import numpy as np
 
@@ -18,12 +18,11 @@ def layer_norm(
 ) -> Array:
     """`y = scale (x - mean) / sqrt(variance + epsilon) + offset` over d, `b t d` (NORM).
 
-    The variance is biased (divided by d) and taken in a second pass over the centred values, so
+    The variance is biased (divided by d) and computed in a second pass over centered values, so
     that a large mean costs no accuracy. Half-precision dtypes compute in float32 and round after
-    the offset; with `cast_before_scale` they round before the scale multiplies. one_plus_scale: `1
-    + scale` in place of the scale. parameters: scale `d`, and offset `d` where there is one; more
-    axes than one are flattened. Raises ValueError where x is not `b t d`. Source: Ba et al. 2016,
-    eq. 4.
+    the offset, or with `cast_before_scale` before the scale. one_plus_scale: multiplies by
+    `1 + scale`. parameters: scale `d`, and offset `d` if present; several axes are flattened.
+    Raises ValueError if x is not `b t d`. Source: Ba et al. 2016, eq. 4.
     """
     checks.check_features("x", x_btd.shape, parameters["scale"].size)
     normalised_btd, _ = _normalise(x_btd, epsilon)
@@ -39,11 +38,11 @@ def layer_norm_vjp(
     *,
     cotangent: Array,
 ) -> Gradients:
-    """`dx = (h - mean(h) - n mean(h n)) / sqrt(variance + epsilon)` with `n = (x - mean) /
-    sqrt(variance + epsilon)`, `h = scale g`.
+    """`dx = (h - mean(h) - n mean(h n)) / sqrt(variance + epsilon)`, with
+    `n = (x - mean) / sqrt(variance + epsilon)` and `h = scale g`.
 
-    `dscale = sum_bt g n`, `doffset = sum_bt g`. The root holds epsilon, so a constant row has a
-    finite gradient.
+    `dscale = sum_bt g n`, `doffset = sum_bt g`. Since epsilon is inside the root, constant rows
+    have finite gradients.
     """
     normalised_btd, deviation_bt1 = _normalise(x_btd, epsilon)
     h_btd, gradients = _scaled_vjp(
@@ -64,9 +63,9 @@ def rms_norm(
 ) -> Array:
     """`y = scale x / sqrt(mean(x^2) + epsilon) + offset` over d, `b t d` (NORM).
 
-    No mean is subtracted. Arguments, dtypes and errors match `layer_norm`. Published models
-    have no offset. Source: Zhang & Sennrich 2019, eq. 4; cast_before_scale: Touvron et al. 2023,
-    Llama, and its published code; one_plus_scale: Gemma Team 2024, Gemma, and its published code.
+    No mean is subtracted; published models have no offset. Arguments, dtypes and errors match
+    `layer_norm`. Source: Zhang & Sennrich 2019, eq. 4; cast_before_scale: Touvron et al. 2023,
+    Llama, published code; one_plus_scale: Gemma Team 2024, Gemma, published code.
     """
     checks.check_features("x", x_btd.shape, parameters["scale"].size)
     normalised_btd, _ = _divide_by_rms(x_btd, epsilon)
@@ -82,8 +81,8 @@ def rms_norm_vjp(
     *,
     cotangent: Array,
 ) -> Gradients:
-    """`dx = (h - n mean(h n)) / r` with `r = sqrt(mean(x^2) + epsilon)`, `n = x / r`, `h = scale
-    g`; `dscale = sum_bt g n`, `doffset = sum_bt g`.
+    """`dx = (h - n mean(h n)) / r`, with `r = sqrt(mean(x^2) + epsilon)`, `n = x / r`,
+    `h = scale g`; `dscale = sum_bt g n`, `doffset = sum_bt g`.
     """
     normalised_btd, root_bt1 = _divide_by_rms(x_btd, epsilon)
     h_btd, gradients = _scaled_vjp(
@@ -95,13 +94,13 @@ def rms_norm_vjp(
 
 
 def norm(parameters: Tree, config: Config, x_btd: Array) -> Array:
-    """The norm of the config, `rms_norm` or `layer_norm`."""
+    """Applies the norm of the config, `rms_norm` or `layer_norm`."""
     function = rms_norm if config.norm == "rms" else layer_norm
     return function(parameters, x_btd, config.epsilon, *_flags(config))
 
 
 def norm_vjp(parameters: Tree, config: Config, x_btd: Array, *, cotangent: Array) -> Gradients:
-    """Backwards through the norm of the config; parameters and x_btd."""
+    """Backward pass through the norm of the config. Returns parameters and x_btd."""
     function = rms_norm_vjp if config.norm == "rms" else layer_norm_vjp
     return function(parameters, x_btd, config.epsilon, *_flags(config), cotangent=cotangent)
 
@@ -111,13 +110,13 @@ def _flags(config: Config) -> tuple[bool, bool]:
 
 
 def _normalise(x_btd: Array, epsilon: float) -> tuple[Array, Array]:
-    """`(x - mean) / deviation` and `deviation = sqrt(variance + epsilon)`, at least in float32."""
+    """`(x - mean) / deviation` and `deviation = sqrt(variance + epsilon)`, at least float32."""
     wide_btd = arithmetic.upcast_half(x_btd)
     return _divide_by_rms(wide_btd - arithmetic.mean(wide_btd, axis=-1), epsilon)
 
 
 def _divide_by_rms(x_btd: Array, epsilon: float) -> tuple[Array, Array]:
-    """`x / root` and `root = sqrt(mean(x^2) + epsilon)`, at least in float32."""
+    """`x / root` and `root = sqrt(mean(x^2) + epsilon)`, at least float32."""
     wide_btd = arithmetic.upcast_half(x_btd)
     root_bt1 = np.sqrt(arithmetic.mean(wide_btd * wide_btd, axis=-1) + wide_btd.dtype.type(epsilon))
     return arithmetic.divide(wide_btd, root_bt1), root_bt1
@@ -142,7 +141,7 @@ def _scaled_vjp(
     cast: bool,
     cotangent: Array,
 ) -> tuple[Array, Gradients]:
-    """`h = scale g`, and the gradients of scale and offset, summed at least in float32."""
+    """`h = scale g`, and the gradients of scale and offset, summed in at least float32."""
     g_btd, scale_d = arithmetic.upcast_half(cotangent), parameters["scale"]
     h_btd = g_btd * _scale(parameters, g_btd.dtype, one_plus)
     seen_btd = normalised_btd.astype(dtype).astype(g_btd.dtype) if cast else normalised_btd

@@ -1,4 +1,4 @@
-"""The update of the parameters: Adam with decoupled weight decay, and gradient clipping (ADAM)."""
+"""The parameter update: Adam with decoupled weight decay, and gradient clipping (ADAM)."""
 
 import math
 
@@ -23,13 +23,13 @@ def adam(
     epsilon: float,
     weight_decay: float = 0.0,
 ) -> dict[str, Tree]:
-    """`p = p - rate (m_hat / (sqrt(v_hat) + epsilon) + decay p)`, one step.
+    """`p = p - rate (m_hat / (sqrt(v_hat) + epsilon) + decay p)`: one step.
 
-    `m = b1 m + (1 - b1) g`, `m_hat = m / (1 - b1^n)` and `v = b2 v + (1 - b2) g^2`, `v_hat = v / (1
-    - b2^n)`, with n = step counted from 1. The decay is decoupled, it does not pass through the
-    moments, and applies where `decay_mask` says so. Returns parameters, first_moment and
-    second_moment, in the parameters' dtype. Raises ValueError on a step less than 1. Source: Kingma
-    & Ba 2015, algorithm 1; decay: Loshchilov & Hutter 2019, algorithm 2.
+    `m = b1 m + (1 - b1) g`, `m_hat = m / (1 - b1^n)` and `v = b2 v + (1 - b2) g^2`,
+    `v_hat = v / (1 - b2^n)`, where n is the step, counted from 1. The decay is decoupled (it
+    bypasses the moments) and applies where `decay_mask` is True. Returns parameters, first_moment
+    and second_moment in the dtype of the parameters. Raises ValueError if step is less than 1.
+    Source: Kingma & Ba 2015, algorithm 1; decay: Loshchilov & Hutter 2019, algorithm 2.
     """
     if step < 1:
         raise ValueError(f"step must be at least 1; got {step}")
@@ -55,8 +55,8 @@ def adam(
 def clip_global_norm(gradients: Tree, limit: float) -> Tree:
     """`g = g min(1, limit / norm)`, `norm = sqrt(sum g^2)` over all tensors.
 
-    The direction stays, the length is at most limit. A tied tensor counts once. Raises ValueError
-    where limit is not greater than 0. Source: Pascanu et al. 2013, algorithm 1.
+    Keeps the direction and limits the length. A tied tensor counts once. Raises ValueError unless
+    limit is greater than 0. Source: Pascanu et al. 2013, algorithm 1.
     """
     if not limit > 0:
         raise ValueError(f"limit must be greater than 0; got {limit}")
@@ -67,6 +67,6 @@ def clip_global_norm(gradients: Tree, limit: float) -> Tree:
 
 
 def decay_mask(parameters: Tree) -> Tree:
-    """Which parameters decay: kernels and tables; not biases, scales and offsets."""
+    """Returns True for kernels and tables, which decay; False for biases, scales and offsets."""
     leaves = {name: name.rpartition(".")[2] for name in flatten(parameters)}
     return nest({name: leaf in ("kernel", "table") for name, leaf in leaves.items()})

@@ -1,6 +1,6 @@
-"""Every parameter of every component: its canonical name and axes, declared once; initialisation.
+"""Every parameter of every component: canonical names, axes and initialization, declared once.
 
-A component's parameters are a nested mapping whose keys are the parts of the canonical names:
+The parameters of a component are a nested mapping whose keys are the parts of the canonical names:
 `encoder.layers.0.self_attention.query.kernel` is
 `parameters["encoder"]["layers"]["0"]["self_attention"]["query"]["kernel"]`.
 """
@@ -33,7 +33,7 @@ Names = dict[str, str]  # canonical name -> axes, in the order of the forward pa
 
 
 def axes(config: Config, component: str = "transformer") -> Names:
-    """Canonical name and axes of a component's parameters, in the order of the forward pass.
+    """Returns the canonical names and axes of a component's parameters, in forward order.
 
     A tied tensor appears once, under the name in `ties`. Raises ValueError on an unknown component.
     """
@@ -42,7 +42,7 @@ def axes(config: Config, component: str = "transformer") -> Names:
 
 
 def shapes(config: Config, component: str = "transformer") -> dict[str, tuple[int, ...]]:
-    """The shape of every parameter of a component, by canonical name."""
+    """Returns the shape of every parameter of a component, by canonical name."""
     result, sizes = {}, config.sizes
     for name, letters in axes(config, component).items():
         of_source = component == "masked_language_head" or name.startswith(_OF_SOURCE)
@@ -52,14 +52,14 @@ def shapes(config: Config, component: str = "transformer") -> dict[str, tuple[in
 
 
 def count(config: Config) -> int:
-    """The number of scalars in the whole model; tied tensors count once."""
+    """Returns the number of scalars in the whole model; tied tensors count once."""
     return sum(math.prod(shape) for shape in shapes(config).values())
 
 
 def ties(config: Config) -> dict[str, str]:
-    """The tied tensors: name -> the name under which the tensor is stored.
+    """Returns the tied tensors: name -> the name under which the tensor is stored.
 
-    A tied kernel of logits is the transposed table: its axes are `d v`, the table's are `v d`.
+    A tied logits kernel is the transposed table: its axes are `d v`, those of the table `v d`.
     """
     result = {}
     if config.cross_attention and config.share_embeddings:
@@ -72,10 +72,10 @@ def ties(config: Config) -> dict[str, str]:
 
 
 def initialise(config: Config, seed: int, dtype: DTypeLike = np.float64) -> dict[str, Array]:
-    """Fresh parameters by canonical name (INIT).
+    """Returns fresh parameters by canonical name (INIT).
 
-    Kernels are uniform between -a and a, where `a = sqrt(6 / (fan_in + fan_out))` with the fans of
-    the unfused projection (Xavier; Glorot & Bengio 2010, eq. 16). Tables are normal, with standard
+    Kernels are uniform in [-a, a], where `a = sqrt(6 / (fan_in + fan_out))` with the fans of the
+    unfused projection (Xavier; Glorot & Bengio 2010, eq. 16). Tables are normal, with standard
     deviation `1 / sqrt(d)`. Biases and offsets are 0; scales are 1, or 0 in norms with `1 + scale`.
     """
     rng, letters = np.random.default_rng(seed), axes(config)
@@ -97,7 +97,7 @@ def initial_value(
     scale: float,
 ) -> Array:
     if kind == "kernel":
-        # The input axes: `h e` of the attention output `h e d`, otherwise the first.
+        # Input axes: `h e` of the attention output `h e d`, otherwise the first.
         fan_in = math.prod(shape[:-1] if letters[-1] == "d" else shape[:1])
         limit = math.sqrt(6 / (fan_in + math.prod(shape) // fan_in))
         return rng.uniform(-limit, limit, shape)
@@ -107,7 +107,7 @@ def initial_value(
 
 
 def nest(flat: Tree) -> dict[str, Any]:
-    """The nested mapping of a mapping by dotted names."""
+    """Turns a mapping of dotted names into a nested mapping."""
     nested: dict[str, Any] = {}
     for name, value in flat.items():
         *branches, leaf = name.split(".")
@@ -119,7 +119,7 @@ def nest(flat: Tree) -> dict[str, Any]:
 
 
 def flatten(nested: Tree, prefix: str = "") -> dict[str, Any]:
-    """The mapping by dotted names of a nested mapping; the inverse of `nest`."""
+    """Turns a nested mapping into a mapping of dotted names, the inverse of `nest`."""
     flat: dict[str, Any] = {}
     for name, value in nested.items():
         inner = isinstance(value, Mapping)
@@ -134,10 +134,10 @@ def match(arrays: Tree, expected: Mapping[str, tuple[int, ...]], dtype: str | No
 
 
 def training_dtype(values: Tree) -> str:
-    """The dtype of a training run's parameters; ValueError unless it is float32 or float64."""
+    """Returns the dtype of the parameters of a run; ValueError unless float32 or float64."""
     dtypes = sorted({str(value.dtype) for value in values.values()})
     if dtypes not in (["float32"], ["float64"]):
-        wanted = "parameters to be trained must all be float32 or all float64"
+        wanted = "the parameters of a training run must all be float32 or all float64"
         raise ValueError(f"{wanted}; got {', '.join(dtypes) or 'none'}")
     return dtypes[0]
 
@@ -145,7 +145,7 @@ def training_dtype(values: Tree) -> str:
 def mismatches(
     arrays: Tree, expected: Mapping[str, tuple[int, ...]], dtype: str | None = None
 ) -> Iterator[str]:
-    """Every missing, unexpected, transposed and misshapen tensor, and each of another dtype."""
+    """Yields every missing, unexpected, transposed or misshapen tensor, and every wrong dtype."""
     missing = [name for name in expected if name not in arrays]
     unexpected = [name for name in arrays if name not in expected]
     few = len(missing) * len(unexpected) <= 2500
@@ -171,12 +171,12 @@ def _within(prefix: str, names: Names) -> Names:
 
 
 def _part(config: Config, name: str, component: str = "") -> Names:
-    """The parameters of a component under this name, by default its own."""
+    """Returns the parameters of a component under this name, default its own."""
     return _within(name, axes(config, component or name))
 
 
 def _biased(bias: bool, names: Names) -> Names:
-    """The names, those of biases only where the config has them."""
+    """Drops the biases unless the config has them."""
     return {name: letters for name, letters in names.items() if bias or not name.endswith("bias")}
 
 
@@ -224,7 +224,7 @@ def _stack(config: Config, layers: int, layer: Names) -> Names:
 
 
 def _embedded(config: Config, side: str) -> Names:
-    """What is added and normalised before the first layer of the encoder (source) or decoder."""
+    """Returns the parameters of the embeddings of one side, and of their norm."""
     names = _part(config, f"{side}_embedding", "embedding")
     if config.positions == "learned":
         names |= _part(config, f"{side}_position_embedding", "position_embedding")
@@ -258,7 +258,7 @@ def _masked_language_head(config: Config) -> Names:
     return hidden | _part(config, "norm", "layer_norm") | _part(config, "logits")
 
 
-# the names at which v is the source's
+# name prefixes where v is the source vocabulary
 _OF_SOURCE = ("source_embedding", "masked_language_head", "table")
 _PROJECTIONS = {
     "query.kernel": "d h k",

@@ -12,11 +12,11 @@ __all__ = ["position_embedding", "position_embedding_vjp", "positional_encoding"
 
 
 def token_positions(mask_bt: Array, start: str = "first_token") -> Array:
-    """`position_t = max(t - n, 0)`, n the padding tokens before the first real one; int64 `b t`.
+    """`position_t = max(t - n, 0)`, with n padding tokens before the first real one: int64 `b t`.
 
-    Position 0 is the first real token, so padding a row on the left moves nothing. mask_bt:
-    boolean, True = real token. start: "row" numbers from the first token of the row, real or not:
-    `position_t = t`. A row without a real token has only zeros. Raises ValueError on another start.
+    Position 0 is the first real token, so that left padding changes nothing. mask_bt: boolean, True
+    = real token. start: "row" counts from the first token, real or not: `position_t = t`. A row
+    without real tokens has only zeros. Raises ValueError on another start.
     """
     checks.check_token_mask("mask", mask_bt.shape, str(mask_bt.dtype))
     known("position start", [start], POSITION_STARTS)
@@ -31,10 +31,10 @@ def positional_encoding(
 ) -> Array:
     """`PE(p, 2i) = sin(p / 10000^(2i/d))`, `PE(p, 2i+1) = cos(p / 10000^(2i/d))`, `b t d`.
 
-    layout: "halves" has all sines first, then all cosines. An odd width has one sine more than
-    cosines. position_bt: integers, of any size. Computed in float64 and then cast to dtype. Raises
-    ValueError on a width less than 1 and on another layout. Source: Vaswani et al. 2017, section
-    3.5; halves: its published code, tensor2tensor.
+    layout: "halves" puts all sines before all cosines. An odd width has one more sine. position_bt:
+    integers of any size. Computed in float64, then cast to dtype. Raises ValueError if width is
+    less than 1, and on another layout. Source: Vaswani et al. 2017, section 3.5; halves: published
+    code, tensor2tensor.
     """
     if width < 1:
         raise ValueError(f"width must be at least 1; got {width}")
@@ -54,8 +54,8 @@ def position_embedding(parameters: Tree, position_bt: Array, offset: int) -> Arr
     """`x = table[position + offset]`, `b t d`: rows of a learned table.
 
     parameters: table `p d`. position_bt: integers from 0 to p - offset - 1. Raises ValueError on
-    other positions and axes. Source: Gehring et al. 2017, section 3.1; Devlin et al. 2019, section
-    3; the offset: Liu et al. 2019 (RoBERTa).
+    other values and axes. Source: Gehring et al. 2017, section 3.1; Devlin et al. 2019, section 3;
+    the offset: Liu et al. 2019 (RoBERTa).
     """
     kind, rows = str(position_bt.dtype), len(parameters["table"]) - offset
     checks.check_rows("position", position_bt.shape, kind, rows, *bounds(position_bt))
@@ -65,6 +65,6 @@ def position_embedding(parameters: Tree, position_bt: Array, offset: int) -> Arr
 def position_embedding_vjp(
     parameters: Tree, position_bt: Array, offset: int, *, cotangent: Array
 ) -> Gradients:
-    """`dtable[p] = sum_(position + offset = p) g`: the sum over the places of row p."""
+    """`dtable[p] = sum_(position + offset = p) g`: the sum over the uses of row p."""
     rows = len(parameters["table"])
     return {"parameters": {"table": arithmetic.scatter_add(cotangent, position_bt + offset, rows)}}

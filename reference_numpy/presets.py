@@ -1,4 +1,4 @@
-"""Named configurations: published models, and choices of tutorials."""
+"""Named configurations of published models and tutorials."""
 
 from typing import Any
 
@@ -10,7 +10,7 @@ __all__ = ["PRESETS", "preset"]
 
 
 def preset(name: str, **changes: Any) -> TransformerConfig:
-    """The configuration of that name in `PRESETS`, with some fields changed.
+    """Returns the configuration with this name in `PRESETS`, with some fields changed.
 
     Raises ValueError on an unknown name or field, and on values out of range.
     """
@@ -79,7 +79,7 @@ _PAPER_BASE = TransformerConfig(
 )
 
 PRESETS: dict[str, TransformerConfig] = {
-    # Vaswani et al. 2017, Table 3, rows "base" and "big"; epsilon is that of tensor2tensor.
+    # Vaswani et al. 2017, Table 3, rows "base" and "big"; epsilon as in tensor2tensor.
     "paper_base": _PAPER_BASE,
     "paper_big": _PAPER_BASE.replace(
         model_width=1024, heads=16, key_value_heads=16, feed_forward_width=4096, dropout_rate=0.3
@@ -97,8 +97,8 @@ PRESETS: dict[str, TransformerConfig] = {
         encoder_layers=2,
         decoder_layers=2,
     ),
-    # Choices of tutorials, at the paper's sizes. As torch.nn.Transformer: biases, a norm after the
-    # last layer, its epsilon; source, target and logits with tables of their own.
+    # Tutorials, at the paper's sizes. As torch.nn.Transformer: biases, a norm after the last layer,
+    # its epsilon, and separate tables for source, target and logits.
     "nn_transformer": _PAPER_BASE.replace(
         share_embeddings=False,
         tie_logits=False,
@@ -110,9 +110,9 @@ PRESETS: dict[str, TransformerConfig] = {
     "separate_tables": _PAPER_BASE.replace(
         share_embeddings=False, tie_logits=False, attention_bias=True, output_bias=True
     ),
-    # Embeddings are not multiplied by sqrt(d).
+    # Does not multiply embeddings by sqrt(d).
     "unscaled_embedding": _PAPER_BASE.replace(scale_embedding=False),
-    # Dropout also between the two projections of the feed-forward; biases in attention.
+    # Dropout between the feed-forward projections; biases in attention.
     "feed_forward_dropout": _PAPER_BASE.replace(
         attention_bias=True, epsilon=1e-5, hidden_dropout_rate=0.1
     ),
@@ -124,7 +124,7 @@ PRESETS: dict[str, TransformerConfig] = {
         padding_id=None,
         dropout_rate=0.0,
     ),
-    # Devlin et al. 2019, BERT base uncased, without the head of next-sentence prediction.
+    # Devlin et al. 2019, BERT base uncased, without the next-sentence head.
     "bert_base": _PAPER_BASE.replace(
         source_vocabulary=30522,
         target_vocabulary=30522,
@@ -173,7 +173,7 @@ PRESETS: dict[str, TransformerConfig] = {
     ),
 }
 
-# Touvron et al. 2023, Llama 2 of 7 billion parameters; the shape of most decoders since.
+# Touvron et al. 2023, Llama 2 7B, the architecture of most later decoders.
 _LLAMA_2 = PRESETS["gpt2_small"].replace(
     source_vocabulary=32000,
     target_vocabulary=32000,
@@ -213,7 +213,7 @@ _GEMMA = _LLAMA_2.replace(
 
 PRESETS |= {
     "llama2_7b": _LLAMA_2,
-    # Grattafiori et al. 2024, Llama 3.1 of 8 billion parameters.
+    # Grattafiori et al. 2024, Llama 3.1 8B.
     "llama31_8b": _LLAMA_2.replace(
         source_vocabulary=128256,
         target_vocabulary=128256,
@@ -228,11 +228,11 @@ PRESETS |= {
             high_frequency_factor=4.0,
         ),
     ),
-    # Jiang et al. 2023, Mistral 7B, version 0.1.
+    # Jiang et al. 2023, Mistral 7B v0.1.
     "mistral_7b": _LLAMA_2.replace(
         key_value_heads=8, feed_forward_width=14336, layer_pattern=("local",), window=4096
     ),
-    # Yang et al. 2025, Qwen 3 of 0.6 billion parameters.
+    # Yang et al. 2025, Qwen 3 0.6B.
     "qwen3_600m": _LLAMA_2.replace(
         source_vocabulary=151936,
         target_vocabulary=151936,
@@ -246,7 +246,7 @@ PRESETS |= {
         query_key_norm="head",
         tie_logits=True,
     ),
-    # Gemma Team 2024, Gemma 2 of 2 billion parameters.
+    # Gemma Team 2024, Gemma 2 2B.
     "gemma2_2b": _GEMMA.replace(
         model_width=2304,
         heads=8,
@@ -260,7 +260,7 @@ PRESETS |= {
         layer_pattern=("local", "global"),
         window=4096,
     ),
-    # Gemma Team 2025, Gemma 3 of 1 billion parameters.
+    # Gemma Team 2025, Gemma 3 1B.
     "gemma3_1b": _GEMMA.replace(
         source_vocabulary=262144,
         target_vocabulary=262144,

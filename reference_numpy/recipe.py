@@ -1,4 +1,4 @@
-"""How a model is trained: every choice of the loss, the schedule and the optimiser."""
+"""A training recipe: the choices of loss, schedule and optimizer."""
 
 from dataclasses import dataclass
 from typing import Annotated, ClassVar
@@ -16,19 +16,19 @@ _Limit = Annotated[float | None, POSITIVE_OR_NONE]
 class Recipe(Fields):
     """The choices of a training run. As in `TransformerConfig`, no field has a default.
 
-    Raises ValueError naming every field that is out of range, with what is required and what came.
+    Raises ValueError naming every field that is out of range, with the requirement and the value.
     """
 
     KIND: ClassVar[str] = "recipe"
 
-    smoothing: _Share  # of the labels (SMOOTH)
-    warmup: _Count  # steps until the learning rate is largest (NOAM)
+    smoothing: _Share  # label smoothing (SMOOTH)
+    warmup: _Count  # steps until the learning rate peaks (NOAM)
     beta_1: _Share  # decay of the first moment (ADAM)
     beta_2: _Share  # decay of the second moment
     epsilon: Annotated[float, POSITIVE]  # added to the root of the second moment
-    weight_decay: Annotated[float, at_least(0)]  # decoupled, of kernels and tables
-    clip_norm: _Limit  # the largest global norm of the gradients; None: any
-    microbatches: _Count  # parts of a batch whose gradients are added up before the update
+    weight_decay: Annotated[float, at_least(0)]  # decoupled, for kernels and tables
+    clip_norm: _Limit  # limit of the global gradient norm; None: no clipping
+    microbatches: _Count  # parts of a batch whose gradients are summed before the update
 
 
 # Vaswani et al. 2017, sections 5.3 and 5.4.

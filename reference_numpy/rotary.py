@@ -1,4 +1,4 @@
-"""Rotary positions: queries and keys are rotated by angles that grow with the position (ROTARY)."""
+"""Rotary positions: queries and keys rotate by angles proportional to the position (ROTARY)."""
 
 import math
 from typing import Any, NamedTuple
@@ -15,24 +15,23 @@ __all__ = ["rotary_embedding", "rotary_embedding_vjp", "rotary_frequencies"]
 
 
 class Rotation(NamedTuple):
-    """What every pair of features is multiplied by, at every position."""
+    """Cosine and sine that rotate every pair of features, at every position."""
 
     cosine_btj: Array
     sine_btj: Array
 
 
 def rotary_embedding(x_bthk: Array, position_bt: Array, config: Config, layer: int = 0) -> Array:
-    """`y_i = x_i cos(p w_j) - x_l sin(p w_j)`, `y_l = x_l cos(p w_j) + x_i sin(p w_j)`: every pair
-    of features i and l turns by an angle in proportion to the position p of its token; `b t h k`.
+    """`y_i = x_i cos(p w_j) - x_l sin(p w_j)`, `y_l = x_l cos(p w_j) + x_i sin(p w_j)`, `b t h k`:
+    every pair of features (i, l) rotates by an angle proportional to its token's position p.
 
-    Of the k features of a head the first n turn, in `n/2` pairs j, where n is k times
-    `rotary_fraction`; the others stay as they are. The field `rotary_layout` says which features
-    are pair j: halves, `(i, l) = (j, j + n/2)`; interleaved, `(i, l) = (2j, 2j + 1)`. How fast a
-    pair turns follows from the base and the scaling of the layer's kind. x_bthk: queries or keys.
-    position_bt: integers. layer: its index in the stack, whose kind decides base and scaling.
-    Half-precision dtypes compute in float32 and round once. Raises ValueError on other axes.
-    Source: Su et al. 2021, section 3.4.2, eq. 34 (interleaved); halves: Black et al. 2022,
-    GPT-NeoX.
+    The first n features of each head rotate, in `n/2` pairs j, where n is k times
+    `rotary_fraction`; the others are unchanged. `rotary_layout` defines pair j: halves,
+    `(i, l) = (j, j + n/2)`; interleaved, `(i, l) = (2j, 2j + 1)`. The frequency w_j follows from
+    the base and scaling of the layer's kind. x_bthk: queries or keys. position_bt: integers. layer:
+    index in the stack, which determines base and scaling. Half-precision dtypes compute in float32
+    and round once. Raises ValueError on other axes. Source: Su et al. 2021, section 3.4.2, eq. 34
+    (interleaved); halves: Black et al. 2022, GPT-NeoX.
     """
     checks.check_rotated(x_bthk.shape, position_bt.shape, str(position_bt.dtype), config.key_size)
     kind = config.layer_kind(layer)
@@ -42,7 +41,7 @@ def rotary_embedding(x_bthk: Array, position_bt: Array, config: Config, layer: i
 def rotary_embedding_vjp(
     x_bthk: Array, position_bt: Array, config: Config, layer: int = 0, *, cotangent: Array
 ) -> Gradients:
-    """The cotangent rotated by the opposite angles."""
+    """Rotates the cotangent by the opposite angles."""
     turned = rotation(config, config.layer_kind(layer), position_bt, x_bthk.dtype)
     return {"x_bthk": rotated_vjp(turned, config.rotary_layout, cotangent=cotangent)}
 
@@ -50,17 +49,18 @@ def rotary_embedding_vjp(
 def rotary_frequencies(
     size: int, base: float, scaling: RotaryScaling, length: int, dtype: Any = np.float64
 ) -> Array:
-    """`w_j = base^(-2j/n)`, `j` = n/2 pairs of the n = size features, and their scaling (ROTARY).
+    """`w_j = base^(-2j/n)` for the `n/2` pairs j of n = size features, and their scaling (ROTARY).
 
-    linear: `w / factor` (Chen et al. 2023, section 3). dynamic: the base grows with the length
-    beyond the original one, `base (factor length / original - factor + 1)^(n/(n-2))` (bloc97 2023).
-    llama3: waves longer than original / low_frequency_factor are divided by factor, those shorter
-    than original / high_frequency_factor kept, with a ramp between (Grattafiori et al. 2024). yarn:
-    the same with a ramp over j, between the pairs that turn beta_fast and beta_slow times within
-    the original length (Peng et al. 2023, section 3.2). longrope: `w / short_factors`, beyond the
-    original length `w / long_factors` (Ding et al. 2024, section 4).
+    linear: `w / factor` (Chen et al. 2023, section 3). dynamic: beyond the original length the base
+    grows to `base (factor length / original - factor + 1)^(n/(n-2))` (bloc97 2023). llama3:
+    frequencies are divided by factor if their wavelength exceeds original / low_frequency_factor,
+    and kept if it is below original / high_frequency_factor, with a ramp between (Grattafiori et
+    al. 2024). yarn: the same, with a ramp over j between the pairs that turn beta_fast and
+    beta_slow times within the original length (Peng et al. 2023, section 3.2). longrope:
+    `w / short_factors`, and beyond the original length `w / long_factors` (Ding et al. 2024,
+    section 4).
 
-    length: of the text, the largest position and 1. Computed in dtype.
+    length: of the text, its largest position plus 1. Computed in dtype.
     """
     number = np.dtype(dtype).type
     exponent_j = (np.arange(0, size, 2) / size).astype(dtype)
@@ -69,7 +69,7 @@ def rotary_frequencies(
         factor: Any = scaling.factor
         growth = factor * max(length, original) / original - (factor - 1)
         base = base * growth ** (size / (size - 2))
-    wave_j = arithmetic.power(number(base), exponent_j)  # of the lengths, divided by 2 pi
+    wave_j = arithmetic.power(number(base), exponent_j)  # the wavelengths divided by 2 pi
     frequency_j = arithmetic.divide(np.ones_like(wave_j), wave_j)
     if scaling.kind == "linear":
         return arithmetic.divide(frequency_j, number(scaling.factor))
@@ -85,7 +85,7 @@ def rotary_frequencies(
 
 
 def kept(size: int, base: float, scaling: Any, frequency_j: Array) -> Array:
-    """How much of each frequency is kept, from 0, all scaled, to 1."""
+    """Returns the unscaled share of each frequency: 0 is fully scaled, 1 is kept."""
     number, length = frequency_j.dtype.type, scaling.original_length
     if scaling.kind == "llama3":
         low, high = scaling.low_frequency_factor, scaling.high_frequency_factor
@@ -93,7 +93,7 @@ def kept(size: int, base: float, scaling: Any, frequency_j: Array) -> Array:
         return np.clip((turns_j - number(low)) / number(high - low), number(0), number(1))
 
     def pair(turns: float) -> float:
-        """The pair that turns that often within the original length, and its place in n."""
+        """Returns the (fractional) pair that turns this often within the original length."""
         return size * math.log(length / (turns * 2 * math.pi)) / (2 * math.log(base))
 
     first, last = pair(scaling.beta_fast), pair(scaling.beta_slow)
@@ -107,7 +107,7 @@ def kept(size: int, base: float, scaling: Any, frequency_j: Array) -> Array:
 
 
 def rotation(config: Config, kind: LayerKind, position_bt: Array, dtype: np.dtype) -> Rotation:
-    """The cosine and sine of `p w_j`, times attention_factor, `b t j`, at least in float32."""
+    """Cosine and sine of `p w_j`, times attention_factor: `b t j`, at least float32."""
     wide = np.dtype(np.float32) if arithmetic.is_half(dtype) else np.dtype(dtype)
     length = int(position_bt.max(initial=0)) + 1
     frequency_j = rotary_frequencies(config.rotary_size, kind.base, kind.scaling, length, wide)
@@ -117,7 +117,7 @@ def rotation(config: Config, kind: LayerKind, position_bt: Array, dtype: np.dtyp
 
 
 def rotated(x_bthk: Array, turned: Rotation, layout: str) -> Array:
-    """The first features of every head rotated in their pairs, the others as they are."""
+    """Rotates the first features of every head in pairs; the others are unchanged."""
     cosine_bt1j, sine_bt1j = (part[:, :, None] for part in turned)
     y_bthk = arithmetic.upcast_half(x_bthk).copy()
     first, second = pairs(layout, cosine_bt1j.shape[-1])
@@ -128,12 +128,12 @@ def rotated(x_bthk: Array, turned: Rotation, layout: str) -> Array:
 
 
 def rotated_vjp(turned: Rotation, layout: str, *, cotangent: Array) -> Array:
-    """The gradient of `rotated`: the rotation by the opposite angles."""
+    """The gradient of `rotated`: rotation by the opposite angles."""
     return rotated(cotangent, Rotation(turned.cosine_btj, -turned.sine_btj), layout)
 
 
 def pairs(layout: str, pairs: int) -> tuple[slice, slice]:
-    """The first and the second feature of every pair."""
+    """Returns the first and second feature of every pair, as slices."""
     if layout == "halves":
         return slice(0, pairs), slice(pairs, 2 * pairs)
     return slice(0, 2 * pairs, 2), slice(1, 2 * pairs, 2)

@@ -1,4 +1,4 @@
-"""How the frequencies of rotary positions change for texts longer than those of the training."""
+"""Frequency scaling of rotary positions, for texts longer than in training."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from . import fields
 
 __all__ = ["SCALINGS", "RotaryScaling"]
 
-# the parameters of each kind, all of which it needs
+# the parameters of each kind, all required
 SCALINGS: dict[str, tuple[str, ...]] = {
     "none": (),
     "linear": ("factor",),
@@ -34,7 +34,7 @@ _Factors = Annotated[
 
 @dataclass(frozen=True, kw_only=True)
 class RotaryScaling(fields.Fields):
-    """A kind of scaling and its parameters; `SCALINGS` lists those that each kind needs.
+    """A kind of scaling and its parameters; `SCALINGS` lists the parameters of each kind.
 
     Raises ValueError naming every parameter that is out of range, missing, or of another kind.
     """
@@ -42,16 +42,16 @@ class RotaryScaling(fields.Fields):
     KIND: ClassVar[str] = "rotary scaling"
 
     kind: Annotated[str, fields.NAME, fields.one_of(SCALINGS)] = "none"
-    factor: _Number = None  # how many times longer texts are than those of the training
-    original_length: _Length = None  # of the texts of the training
-    low_frequency_factor: _Number = None  # llama3: longer waves than length / this are scaled
-    high_frequency_factor: _Number = None  # llama3: shorter waves than length / this are kept
+    factor: _Number = None  # how many times longer texts are than in training
+    original_length: _Length = None  # text length in training
+    low_frequency_factor: _Number = None  # llama3: wavelengths above length / this are scaled
+    high_frequency_factor: _Number = None  # llama3: wavelengths below length / this are kept
     beta_fast: _Number = None  # yarn: pairs that turn more often than this within length are kept
     beta_slow: _Number = None  # yarn: pairs that turn less often than this are scaled
-    truncate: _Flag = None  # yarn: the bounds between the two are rounded to whole pairs
+    truncate: _Flag = None  # yarn: round the two bounds to whole pairs
     attention_factor: _Number = None  # yarn, longrope: multiplies cosine and sine
     short_factors: _Factors = None  # longrope: divide the frequencies up to the original length
-    long_factors: _Factors = None  # longrope: divide the frequencies beyond it
+    long_factors: _Factors = None  # longrope: divide the frequencies beyond the original length
 
     def __post_init__(self) -> None:
         for name in ("short_factors", "long_factors"):
@@ -74,18 +74,18 @@ class RotaryScaling(fields.Fields):
         if self.kind == "longrope" and self.short_factors and self.long_factors:
             short, long = len(self.short_factors), len(self.long_factors)
             if short != long:
-                yield f"short_factors and long_factors must be equally many; got {short}, {long}"
+                yield f"short_factors and long_factors must have equal length; got {short}, {long}"
 
     def __repr__(self) -> str:
         values = ((name, getattr(self, name)) for name in ("kind", *SCALINGS.get(self.kind, ())))
         return f"RotaryScaling({', '.join(f'{name}={value!r}' for name, value in values)})"
 
     def to_dict(self) -> fields.Values:
-        """The kind and the parameters that it needs, as JSON can hold them."""
+        """Returns the kind and its parameters, as JSON can hold them."""
         values = super().to_dict()
         return {name: values[name] for name in ("kind", *SCALINGS[self.kind])}
 
     @property
     def by_length(self) -> bool:
-        """Whether the frequencies change with the length of the text that is read."""
+        """Whether the frequencies depend on the length of the text."""
         return self.kind in ("dynamic", "longrope")

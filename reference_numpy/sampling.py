@@ -15,12 +15,12 @@ def penalise(
     no_repeat_ngram: int = 0,
     mask_bn: Mask = None,
 ) -> Array:
-    """The scores, lower for tokens that the target holds already.
+    """Lowers the scores of tokens that the target already contains.
 
-    A token of the target has `x / penalty` where its score x is positive, otherwise `x penalty`. A
-    token has -inf if it would end a run of `no_repeat_ngram` tokens that the target already holds.
-    token_bn: the target so far. mask_bn: boolean, True = real token; a run with padding in it does
-    not count. Raises ValueError on shapes that do not fit, and on ids and numbers out of range.
+    A score x of such a token becomes `x / penalty` if it is positive, otherwise `x penalty`. A
+    token that would repeat a run of `no_repeat_ngram` tokens of the target gets -inf. token_bn: the
+    target so far. mask_bn: boolean, True = real token; runs with padding do not count.
+    Raises ValueError if the shapes do not match, and on ids and numbers out of range.
     Source: Keskar et al. 2019, section 4.1; Paulus et al. 2018, section 2.5.
     """
     checks.check_next_token(scores_bv.shape, token_bn.shape, str(token_bn.dtype))
@@ -41,7 +41,7 @@ def penalise(
 
 
 def endings(tokens: Array, real: Array, size: int) -> list[int]:
-    """The tokens that followed, somewhere in the target, the size - 1 tokens that it ends in."""
+    """Returns the tokens that followed earlier occurrences of the last size - 1 target tokens."""
     if len(tokens) < size:
         return []
     windows = np.lib.stride_tricks.sliding_window_view(tokens, size)
@@ -54,13 +54,12 @@ def endings(tokens: Array, real: Array, size: int) -> list[int]:
 def truncate(
     logits_bv: Array, temperature: float = 1.0, top_k: int = 0, top_p: float = 1.0
 ) -> Array:
-    """The logits that are sampled from: divided by the temperature; -inf outside top_k and top_p.
+    """`x = logits / temperature`; -inf outside the top_k largest, then outside top_p.
 
-    First the `top_k` largest logits stay; of these, by their softmax, the likeliest that together
-    have a probability of at least `top_p`. Of equal logits the lower token id is the likelier.
-    top_k: 0 keeps all. temperature: greater than 0. Raises ValueError on numbers out of range, on
-    inf and NaN, and on a row of -inf. Source: Fan et al. 2018, section 5.4; Holtzman et al. 2020,
-    section 3.1.
+    top_k keeps the k largest logits, 0 all; of these, top_p keeps the likeliest that together have
+    a probability of at least `top_p`. Ties go to the lower token id. temperature: greater than 0.
+    Raises ValueError on numbers out of range, on inf and NaN, and on a row of -inf. Source: Fan et
+    al. 2018, section 5.4; Holtzman et al. 2020, section 3.1.
     """
     checks.check_sampling(logits_bv.shape, temperature, top_k, top_p)
     checks.check_choice(logits_bv.max(axis=1).tolist())
@@ -78,11 +77,11 @@ def truncate(
 
 
 def draw(logits_bv: Array, uniform_b: Array) -> Array:
-    """The lowest id, int64 `b`, whose `p_0 + ... + p_id` exceeds its number, `p = softmax(logits)`.
+    """Returns the lowest id whose `p_0 + ... + p_id` exceeds its number, `p = softmax(logits)`.
 
-    uniform_b: in [0, 1), or rounded to 1. An id of probability 0 is never drawn. Raises ValueError
-    on shapes that do not fit, on uniform numbers out of range, on a logit of inf or NaN, and on a
-    row of -inf.
+    uniform_b: in [0, 1), or rounded to 1. Ids are int64; an id of probability 0 is never drawn.
+    Raises ValueError if the shapes do not match, on uniform numbers out of range, on a logit of inf
+    or NaN, and on a row of -inf.
     """
     checks.check_sampling(logits_bv.shape)
     least, most = uniform_b.min(initial=0), uniform_b.max(initial=0)
@@ -90,6 +89,6 @@ def draw(logits_bv: Array, uniform_b: Array) -> Array:
     checks.check_choice(logits_bv.max(axis=1).tolist())
     p_bv = softmax.softmax(logits_bv)
     cumulative_bv = np.cumsum(p_bv, axis=1)
-    # the answer if the sum of all is rounded to less than the number
+    # the answer if the total is rounded below the number
     last_b = logits_bv.shape[1] - 1 - (p_bv > 0)[:, ::-1].argmax(axis=1)
     return np.minimum((cumulative_bv <= uniform_b[:, None]).sum(axis=1), last_b)

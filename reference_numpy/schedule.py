@@ -1,4 +1,4 @@
-"""The learning rate of every step."""
+"""The learning rate schedule."""
 
 import numpy as np
 from numpy.typing import DTypeLike
@@ -11,9 +11,9 @@ __all__ = ["noam"]
 def noam(step: int | Array, width: int, warmup: int, dtype: DTypeLike = np.float64) -> Array:
     """`rate(n) = d^-1/2 min(n^-1/2, n warmup^-3/2)` (NOAM).
 
-    Linear until n = warmup, then falling with the root of n. step: integers n, counted from 1;
-    width: d. Computed in float64 and then cast to dtype. Raises ValueError on a step, width or
-    warmup less than 1. Source: Vaswani et al. 2017, eq. 3.
+    Rises linearly until n = warmup, then falls with the inverse root of n. step: integers n,
+    counted from 1. width: d. Computed in float64, then cast to dtype. Raises ValueError if step,
+    width or warmup is less than 1. Source: Vaswani et al. 2017, eq. 3.
     """
     n = np.asarray(step)
     for name, value in (("step", n), ("width", np.asarray(width)), ("warmup", np.asarray(warmup))):

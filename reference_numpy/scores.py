@@ -1,4 +1,4 @@
-"""What an attention does with its scores, `query key^T`, decided once by config and layer."""
+"""How an attention treats its scores `query key^T`: choices made once by config and layer."""
 
 from typing import NamedTuple
 
@@ -9,8 +9,8 @@ class Scores(NamedTuple):
     """The choices between the product of queries and keys and the softmax.
 
     scale: multiplies the product; None: `1 / sqrt(k)` (SCALE). cap: `soft_cap` of the scaled
-    scores, before the mask (SOFTCAP); None: no cap. window: hides the keys whose distance from the
-    query is this or more (WINDOW); 0 hides none. causal: hides the keys after the query (CAUSAL).
+    scores, before the mask (SOFTCAP); None: no cap. window: hides keys at this distance or more
+    from the query (WINDOW); 0 hides none. causal: hides keys after the query (CAUSAL).
     """
 
     scale: float | None = None
@@ -19,5 +19,5 @@ class Scores(NamedTuple):
     causal: bool = False
 
     def factor(self, key_size: int) -> float:
-        """The scale, by default `1 / sqrt(k)`."""
+        """Returns the scale, default `1 / sqrt(k)`."""
         return key_size**-0.5 if self.scale is None else self.scale

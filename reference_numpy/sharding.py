@@ -1,9 +1,9 @@
-"""How a model lies on several devices: a mesh, and what each canonical parameter is split over.
+"""Sharding over several devices: a mesh, and what each canonical parameter is split over.
 
-A mesh has two axes. `data` splits the rows of a batch, and with them every parameter along an axis
-that nothing else splits (full sharding; Rajbhandari et al. 2020, ZeRO stage 3), unless parameters
-are replicated. `model` splits heads, groups, the feed-forward and the vocabulary (Shoeybi et al.
-2019, Megatron-LM, section 3).
+A mesh has two axes. `data` splits the rows of a batch and also every parameter, along an axis that
+nothing else splits (full sharding; Rajbhandari et al. 2020, ZeRO stage 3), unless parameters are
+replicated. `model` splits heads, groups, feed-forward and vocabulary (Shoeybi et al. 2019,
+Megatron-LM, section 3).
 """
 
 import math
@@ -30,27 +30,27 @@ __all__ = [
     "spread",
 ]
 
-OVER_MODEL = ("h", "g", "f", "v")  # the axes of parameters that `model` splits
+OVER_MODEL = ("h", "g", "f", "v")  # parameter axes that `model` splits
 Place = str | tuple[str, ...] | None
-Split = tuple[Place, ...]  # for each axis: None, the axis of the mesh, or both, `("model", "data")`
+Split = tuple[Place, ...]  # per axis: None, a mesh axis, or both, `("model", "data")`
 
 
 @dataclass(frozen=True, kw_only=True)
 class Mesh(Fields):
     """A grid of `data * model` devices; the devices of a row share its part of the batch.
 
-    Device i stands in row `i // model`, column `i % model`. Raises ValueError on a size below 1.
+    Device i is in row `i // model`, column `i % model`. Raises ValueError on a size below 1.
     """
 
     KIND: ClassVar[str] = "mesh"
 
     data: Annotated[int, integer(1)] = 1  # parts of a batch
     model: Annotated[int, integer(1)] = 1  # parts of every layer
-    replicate: Annotated[bool, BOOLEAN] = False  # parameters are whole along data
+    replicate: Annotated[bool, BOOLEAN] = False  # keep parameters whole along data
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """The mesh of `data=2,model=4` or `data=8,replicate`; a size that is left out is 1.
+        """Parses a mesh such as `data=2,model=4` or `data=8,replicate`; omitted sizes are 1.
 
         Raises ValueError on any other text.
         """
@@ -59,9 +59,9 @@ class Mesh(Fields):
             name, _, size = part.partition("=")
             known = name in ("data", "model") and size.isdecimal() and len(size) < 8
             if name in given or not (known or part == "replicate"):
-                wanted = "data=N,model=N, of which either may be left out, and replicate where"
-                wanted = f"{wanted} parameters are whole along data"
-                raise ValueError(f"a mesh is {wanted}; got {text!r:.100}")
+                wanted = "data=N,model=N (either may be omitted), plus replicate to keep"
+                wanted = f"{wanted} parameters whole along data"
+                raise ValueError(f"a mesh must be {wanted}; got {text!r:.100}")
             given[name] = int(size) if known else True
         return cls(**given)
 
@@ -70,7 +70,7 @@ class Mesh(Fields):
 
     @property
     def devices(self) -> int:
-        """How many devices there are."""
+        """The number of devices."""
         return self.data * self.model
 
     @property
@@ -80,22 +80,22 @@ class Mesh(Fields):
 
 
 class Group:
-    """The processes that run a mesh; here the only one. A port has its own, with the same names."""
+    """The processes that run a mesh; here only this one. Ports have a Group with the same names."""
 
     rank, size = 0, 1
 
     def any(self, flag: bool) -> bool:
-        """Whether the flag is set in any process; every process must ask."""
+        """Returns whether any process sets the flag; every process must call this."""
         return flag
 
     def barrier(self) -> None:
-        """Waits until every process is here."""
+        """Waits until every process arrives."""
 
 
 def check(config: Config, mesh: Mesh) -> None:
     """Raises ValueError listing every axis that `model` must divide and does not.
 
-    Groups may also be fewer: each then lies on several devices, as many on each. The vocabulary
+    There may be fewer groups than parts: each group is then on equally many devices. The vocabulary
     need not divide: its last part is shorter (`chunks`).
     """
     sizes, parts = config.sizes, mesh.model
@@ -115,17 +115,17 @@ def check(config: Config, mesh: Mesh) -> None:
 
 
 def spread(config: Config, mesh: Mesh) -> Config:
-    """The config of the same function in which every part of a layer has groups of its own: fewer
-    groups than parts stand several times each (`repeated`), as decoding keeps their keys.
+    """Returns the config of the same function with groups for every part of a layer: groups that
+    are fewer than the parts are repeated (`repeated`), as decoding stores their keys.
 
-    Raises ValueError as `check`.
+    Raises ValueError as `check` does.
     """
     check(config, mesh)
     return config.replace(key_value_heads=max(config.key_value_heads, mesh.model))
 
 
 def repeated(array: Array, letters: str, groups: int) -> Array:
-    """A parameter with `groups` groups: each of its own stands equally often, beside its copies."""
+    """Repeats the groups of a parameter to `groups` groups, each next to its copies."""
     if "g" not in (axes := letters.split()) or array.shape[axes.index("g")] == groups:
         return array
     axis = axes.index("g")
@@ -133,13 +133,13 @@ def repeated(array: Array, letters: str, groups: int) -> Array:
 
 
 def splits(config: Config, mesh: Mesh, component: str = "transformer") -> dict[str, Split]:
-    """What every parameter of a component is split over, by canonical name: a place for each of its
-    axes, as in `jax.sharding.PartitionSpec`.
+    """Returns what every parameter of a component is split over, by canonical name: one place per
+    axis, as in `jax.sharding.PartitionSpec`.
 
     `query.kernel`, `d h k`: `("data", "model", None)`. `model` splits the axes `OVER_MODEL`; groups
     that it does not divide stay whole. `data` splits d, or else the first axis whose part it
-    divides, behind `model` if that splits it too; a parameter without one stays whole. Raises
-    ValueError as `check`.
+    divides, after `model` if both split it; a parameter without such an axis stays whole.
+    Raises ValueError as `check` does.
     """
     check(config, mesh)
     shapes = parameters.shapes(config, component)
@@ -167,14 +167,12 @@ def _places(sizes: Mapping[str, int], mesh: Mesh) -> Iterator[Place]:
 
 
 def parts(split: Split, mesh: Mesh) -> int:
-    """Into how many parts such a parameter is split; the other devices hold copies."""
+    """Returns the number of parts that this parameter is split into; other devices hold copies."""
     axes = [axis for place in split for axis in (place if isinstance(place, tuple) else (place,))]
     return math.prod(mesh.sizes[axis] for axis in axes if axis)
 
 
 def chunks(size: int, parts: int) -> list[slice]:
-    """The part of an axis that each of several devices has: equal ones of `ceil(size / parts)`, of
-    which the last may be shorter, or empty.
-    """
+    """Splits an axis into slices of `ceil(size / parts)`; the last may be shorter or empty."""
     most = -(-size // parts)
     return [slice(min(i * most, size), min((i + 1) * most, size)) for i in range(parts)]

@@ -1,4 +1,4 @@
-"""Every dropout site of the model: its canonical name and its shape, declared once; keep masks."""
+"""Every dropout site of the model: its canonical name and shape, declared once; keep masks."""
 
 import numpy as np
 
@@ -13,10 +13,10 @@ Shapes = dict[str, tuple[int, ...]]
 
 
 def shapes(config: Config, batch: int, source_length: int, target_length: int) -> Shapes:
-    """The sites at which the config drops something, and the shape of each one's keep mask.
+    """Returns the sites with a non-zero dropout rate, and the shapes of their keep masks.
 
-    A site is named after its module: `encoder.layers.0.self_attention.weights_dropout` drops from
-    the attention weights `b h t s`.
+    A site is named after its module: `encoder.layers.0.self_attention.weights_dropout` drops
+    attention weights `b h t s`.
     """
     result: Shapes = {}
     for stack, layers, length in (
@@ -44,7 +44,7 @@ def shapes(config: Config, batch: int, source_length: int, target_length: int) -
 def draw(
     config: Config, batch: int, source_length: int, target_length: int, rng: np.random.Generator
 ) -> Tree:
-    """Random keep masks of all sites, as a tree: each entry is True with probability 1 - rate."""
+    """Draws keep masks for all sites, as a tree; each entry is True with probability 1 - rate."""
     sites = shapes(config, batch, source_length, target_length)
     masks = {
         site: rng.random(shape, dtype=np.float32) >= np.float32(rate(config, site))
@@ -54,11 +54,11 @@ def draw(
 
 
 def rate(config: Config, site: str) -> float:
-    """The rate at which the site drops."""
+    """Returns the dropout rate of a site."""
     return getattr(config, _RATES.get(site.rpartition(".")[2], "dropout_rate"))
 
 
-# the config's field for the sites that are not on a sub-layer's output
+# the config field of sites that are not on a sub-layer's output
 _RATES = {
     "weights_dropout": "attention_dropout_rate",
     "hidden_dropout": "hidden_dropout_rate",

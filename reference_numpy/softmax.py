@@ -1,4 +1,4 @@
-"""Softmax over the last axis, with masked entries, and the soft cap of what it is given."""
+"""Softmax over the last axis with masked entries, and the soft cap of its input."""
 
 import numpy as np
 
@@ -9,11 +9,11 @@ __all__ = ["soft_cap", "soft_cap_vjp", "softmax", "softmax_vjp"]
 
 
 def softmax(logits: Array, mask: Mask = None) -> Array:
-    """`p_j = exp(x_j - max x) / sum_i exp(x_i - max x)` over the last axis, without masked entries.
+    """`p_j = exp(x_j - max x) / sum_i exp(x_i - max x)` over the unmasked entries of the last axis.
 
-    mask: boolean, True = present, broadcastable to logits. A row with no entry present is 0
-    (EMPTY). Half-precision dtypes compute in float32 (SOFTMAX). Raises ValueError on a mask of
-    another dtype or shape, and on rows of length 0.
+    mask: boolean, True = present, broadcastable to logits. Fully masked rows are 0 (EMPTY).
+    Half-precision dtypes compute in float32 (SOFTMAX). Raises ValueError if the mask has another
+    dtype or shape, and on rows of length 0.
     """
     if logits.shape[-1] == 0:
         raise ValueError(f"logits must have rows of length at least 1; got shape {logits.shape}")
@@ -29,15 +29,15 @@ def softmax(logits: Array, mask: Mask = None) -> Array:
 
 
 def softmax_vjp(logits: Array, mask: Mask = None, *, cotangent: Array) -> Gradients:
-    """`dx_j = p_j (g_j - sum_i p_i g_i)`: zero for masked entries and rows without one (EMPTY)."""
+    """`dx_j = p_j (g_j - sum_i p_i g_i)`; zero for masked entries and fully masked rows (EMPTY)."""
     p, g = softmax(arithmetic.upcast_half(logits), mask), arithmetic.upcast_half(cotangent)
     return {"logits": (p * (g - arithmetic.sum(p * g, axis=-1))).astype(logits.dtype, copy=False)}
 
 
 def soft_cap(x: Array, cap: float) -> Array:
-    """`y = cap tanh(x / cap)`, elementwise: nearly x far below the cap, never beyond it (SOFTCAP).
+    """`y = cap tanh(x / cap)`, elementwise: near x far below the cap, never beyond it (SOFTCAP).
 
-    Half-precision dtypes compute in float32. Raises ValueError on a cap that is not above 0.
+    Half-precision dtypes compute in float32. Raises ValueError unless cap is greater than 0.
     Source: Bello et al. 2016, section 4.1 (logit clipping); Gemma Team 2024, Gemma 2, section 2.
     """
     if not cap > 0:

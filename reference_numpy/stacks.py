@@ -12,13 +12,13 @@ from .values import Attending, Memory
 
 __all__ = ["decoder", "decoder_vjp", "encoder", "encoder_vjp"]
 
-Layer = Callable[[int, Tree, Array], Array]  # of its index, its parameters and x
-Given = Callable[[int, Array], tuple[object, ...]]  # of index and x: what else the layer is given
+Layer = Callable[[int, Tree, Array], Array]  # (index, parameters, x) -> x after the layer
+Given = Callable[[int, Array], tuple[object, ...]]  # (index, x) -> other arguments of the layer
 
 
 def walk(parameters: Tree, config: Config, x_btd: Array, layer: Layer) -> Array:
     """`x = layer(index, parameters, x)` for every layer of the stack, then its final norm."""
-    own = parameters.get("layers", {})  # a stack without layers has none
+    own = parameters.get("layers", {})  # absent if the stack has no layers
     for index in range(len(own)):
         x_btd = layer(index, own[str(index)], x_btd)
     return final_norm(parameters, config, x_btd)
@@ -34,8 +34,8 @@ def encoder(
 ) -> Array:
     """The encoder layers, then the final norm if the config has one: `b s d`.
 
-    position_bs: of the tokens, for layers that rotate; without it, token s has position s. Raises
-    ValueError on shapes that do not fit. Source: Vaswani et al. 2017, section 3.1.
+    position_bs: for layers that rotate; default, token s has position s. Raises ValueError if the
+    shapes do not match. Source: Vaswani et al. 2017, section 3.1.
     """
 
     def layer(index: int, own: Tree, y_bsd: Array) -> Array:
@@ -55,7 +55,7 @@ def encoder_vjp(
     *,
     cotangent: Array,
 ) -> Gradients:
-    """Backwards through the final norm and the layers; parameters and x_bsd."""
+    """Backward pass through final norm and layers. Returns parameters and x_bsd."""
 
     def given(index: int, y_bsd: Array) -> tuple[object, ...]:
         told = attending(config, index, y_bsd, mask_bhts, position_bs)
@@ -77,9 +77,9 @@ def decoder(
 ) -> Array:
     """The decoder layers, then the final norm if the config has one: `b t d`.
 
-    memory: what the layers attend to; None for a decoder-only model. position_bt: of the tokens,
-    for layers that rotate; without it, token t has position t. Raises ValueError on shapes that do
-    not fit. Source: Vaswani et al. 2017, section 3.1.
+    memory: the vectors attended to; None for a decoder-only model. position_bt: for layers that
+    rotate; default, token t has position t. Raises ValueError if the shapes do not match.
+    Source: Vaswani et al. 2017, section 3.1.
     """
 
     def layer(index: int, own: Tree, y_btd: Array) -> Array:
@@ -100,7 +100,7 @@ def decoder_vjp(
     *,
     cotangent: Array,
 ) -> Gradients:
-    """As `encoder_vjp`; parameters, x_btd and, if given, memory_bsd, to which every layer adds."""
+    """As `encoder_vjp`. Returns parameters, x_btd and, summed over layers, memory_bsd if any."""
 
     def given(index: int, y_btd: Array) -> tuple[object, ...]:
         told = attending(config, index, y_btd, self_mask_bhts, position_bt, causal=True)
@@ -111,7 +111,7 @@ def decoder_vjp(
 
 
 def final_norm(parameters: Tree, config: Config, x_btd: Array) -> Array:
-    """The norm after the last layer, if the config has one."""
+    """Applies the norm after the last layer, if the config has one."""
     if not config.final_norm:
         return x_btd
     return normalization.norm(parameters["final_norm"], config, x_btd)
@@ -120,8 +120,9 @@ def final_norm(parameters: Tree, config: Config, x_btd: Array) -> Array:
 def rotation(
     config: Config, index: int, x_btd: Array, position_bt: Array | None = None
 ) -> Rotation | None:
-    """The rotation of the queries and keys of a layer, by the positions of its tokens (ROTARY);
-    None if the layer does not rotate. position_bt: without it, token t has position t.
+    """Returns the rotation of a layer's queries and keys (ROTARY), or None if it does not rotate.
+
+    position_bt: default, token t has position t.
     """
     kind = config.layer_kind(index)
     if not kind.rotary:
@@ -141,7 +142,7 @@ def attending(
     position_bt: Array | None,
     causal: bool = False,
 ) -> Attending:
-    """How the self-attention of the layer of that index attends."""
+    """Returns how the self-attention of a layer attends: mask, scores and rotation."""
     turned = rotation(config, index, x_btd, position_bt)
     return Attending(mask_bhts, config.scores(index, causal), turned)
 
@@ -159,10 +160,10 @@ def walk_vjp(
     *,
     cotangent: Array,
 ) -> Gradients:
-    """The input of every layer again, then backwards from the final norm.
+    """Recomputes the input of every layer, then runs backward from the final norm.
 
-    pair: the function of a layer, and its vjp. Returns parameters, x_btd, and the sums of what else
-    the layers return.
+    pair: the function of a layer and its vjp. Returns parameters, x_btd, and the sums of anything
+    else that the layers return.
     """
     inputs_btd, own = [x_btd], parameters.get("layers", {})
     for index in range(len(own)):

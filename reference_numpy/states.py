@@ -1,4 +1,4 @@
-"""The vectors between a model's layers, and its attention weights."""
+"""Intermediate results of a model: the vectors between its layers, and its attention weights."""
 
 import numpy as np
 
@@ -16,13 +16,13 @@ def states(
     source: Text | Array | None = None,
     target: Text | Array | None = None,
 ) -> dict[str, dict[str, Array]]:
-    """The vectors before the first and after every layer, and the attention weights of every layer.
+    """Returns the vectors before the first and after every layer, and all attention weights.
 
-    Both stacks give `hidden_lbtd` and `self_attention_lbhts`, and a decoder with an encoder also
-    `cross_attention_lbhts`; the axis l is the layer. There is one hidden state more than layers;
-    the last is taken after the final norm, if the config has one. Nothing is dropped. Arguments and
-    errors match `transformer.transformer`. Each stack that the config has needs its tokens.
-    Source: the outputs `hidden_states` and `attentions` of the library transformers.
+    Each stack has `hidden_lbtd` and `self_attention_lbhts`, a decoder with an encoder also
+    `cross_attention_lbhts`; axis l is the layer. There is one more hidden state than layers; the
+    last is taken after the final norm, if the config has one. Dropout is off. Each stack of the
+    config needs its tokens. Arguments and errors match `transformer.transformer`. Source: outputs
+    `hidden_states` and `attentions` of the library transformers.
     """
     source, target = transformer.sides(config, source, target)
     result, memory = dict[str, dict[str, Array]](), None
@@ -45,7 +45,7 @@ def _stack(
     position_bt: Array,
     causal: bool = False,
 ) -> dict[str, Array]:
-    """The states of `stacks.encoder` or `stacks.decoder`."""
+    """Returns the states of `stacks.encoder` or `stacks.decoder`."""
     hidden = [x_btd]
     weights: dict[str, list[Array]] = {"self_attention": [], "cross_attention": []}
 

@@ -1,4 +1,4 @@
-"""How the tokens of an answer are chosen: every option of the searches and of sampling."""
+"""Generation options: every choice of the searches and of sampling."""
 
 import math
 from collections.abc import Iterator, Mapping
@@ -10,8 +10,8 @@ from .fields import BOOLEAN, FRACTION, Fields, Rule, at_least, at_most, integer,
 
 __all__ = ["Options", "Strategy"]
 
-LONGEST = 2**16  # max_new_tokens: every answer has room for them, however early it ends
-_OVERFLOW = 128 * math.log(2)  # the logarithm of what float32 cannot hold
+LONGEST = 2**16  # max_new_tokens: every answer reserves room for them, however early it ends
+_OVERFLOW = 128 * math.log(2)  # the log of the first number that overflows float32
 
 _Natural = Annotated[int, integer(0)]
 _Count = Annotated[int, integer(1)]
@@ -26,33 +26,33 @@ _Temperature = Annotated[
 ]
 _Probability = Annotated[float, FRACTION]
 _Exponent = Annotated[
-    float, at_least(0)._replace(wanted="at least 0, since no bound holds for less")
+    float, at_least(0)._replace(wanted="at least 0, since smaller values have no stopping bound")
 ]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Strategy(Fields):
-    """The options of an answer; a search does not read those that it has no use for.
+    """The options of an answer; a search ignores the fields that it does not use.
 
-    Raises ValueError naming every field that is out of range, with what is required and what came.
+    Raises ValueError naming every field that is out of range, with the requirement and the value.
     """
 
     KIND: ClassVar[str] = "strategy"
     LARGEST: ClassVar[int] = 2**31 - 1  # programs hold integers in 32 bits
 
-    start_id: _Id  # begins the target, and is never chosen; None: every target begins with a prefix
+    start_id: _Id  # begins the target and is never chosen; None: every target needs a prefix
     end_id: _Natural  # ends an answer
-    max_new_tokens: Annotated[int, integer(1), at_most(LONGEST)]  # the end token counts
-    min_new_tokens: _Natural = 0  # the least number of tokens before the end token
-    repetition_penalty: _Penalty = 1.0  # makes a token that the target holds less likely (SAMPLE)
-    no_repeat_ngram: _Natural = 0  # no run of n tokens appears twice in the target; 0: any may
-    temperature: _Temperature = 1.0  # divides the sampled logits; 0: the likeliest token
-    top_k: _Natural = 0  # samples from the k likeliest tokens; 0: from all
-    top_p: _Probability = 1.0  # samples from the likeliest tokens that together reach it
-    beam_size: _Count = 1  # live beams of a row
-    n_best: _Count = 1  # hypotheses of a row that are returned
-    alpha: _Exponent = 0.6  # of the length penalty (BEAM)
-    early_stop: _Flag = False  # stop at beam_size hypotheses, whatever could still beat them
+    max_new_tokens: Annotated[int, integer(1), at_most(LONGEST)]  # including the end token
+    min_new_tokens: _Natural = 0  # tokens required before the end token
+    repetition_penalty: _Penalty = 1.0  # lowers tokens that the target already contains (SAMPLE)
+    no_repeat_ngram: _Natural = 0  # no run of n tokens may repeat in the target; 0: any may
+    temperature: _Temperature = 1.0  # divides the sampled logits; 0: take the likeliest token
+    top_k: _Natural = 0  # sample from the k likeliest tokens; 0: from all
+    top_p: _Probability = 1.0  # sample from the likeliest tokens that together reach top_p
+    beam_size: _Count = 1  # live beams per row
+    n_best: _Count = 1  # hypotheses returned per row
+    alpha: _Exponent = 0.6  # exponent of the length penalty (BEAM)
+    early_stop: _Flag = False  # stop at beam_size hypotheses, even if others could still beat them
 
     def _conflicts(self) -> Iterator[str]:
         if self.min_new_tokens >= self.max_new_tokens:
@@ -62,42 +62,42 @@ class Strategy(Fields):
             yield f"n_best must be at most beam_size; got {self.n_best} and {self.beam_size}"
         if self.alpha * (math.log(5 + self.max_new_tokens) - math.log(6)) >= _OVERFLOW:
             yield (
-                "alpha must leave the penalty of the longest answer, ((5 + n) / 6)^alpha, "
+                "alpha must keep the penalty of the longest answer, ((5 + n) / 6)^alpha, "
                 f"finite in float32; got {self.alpha} for n={self.max_new_tokens}"
             )
 
     @classmethod
     def of(cls, fields: "Options", config: Config) -> "Strategy":
-        """The strategy, or the one with these fields, if a model of this config can follow it.
+        """Returns the strategy, or one with these fields, if a model of this config can follow it.
 
-        Raises ValueError on fields that are unknown, missing or out of range, and on ids and beams
-        that do not fit the vocabulary.
+        Raises ValueError on unknown, missing or out-of-range fields, and on ids and beams that do
+        not fit the vocabulary.
         """
         result = fields if isinstance(fields, Strategy) else cls.from_dict(fields)
         problems = [
-            f"{name} must lie in 0 .. {config.target_vocabulary - 1}; got {id_}"
+            f"{name} must be in 0 .. {config.target_vocabulary - 1}; got {id_}"
             for name, id_ in (("start_id", result.start_id), ("end_id", result.end_id))
             if id_ is not None and not 0 <= id_ < config.target_vocabulary
         ]
         if result.start_id is not None and result.start_id == config.padding_id:
-            wanted = "start_id must not be the padding id, which no query sees"
+            wanted = "start_id must not be the padding id, which attention masks"
             problems.append(f"{wanted}; got {result.start_id}")
         if result.end_id == config.padding_id:
             problems.append(f"end_id must not be the padding id; got {result.end_id}")
         if result.beam_size > config.target_vocabulary:
-            wanted = f"beam_size must be at most the vocabulary, {config.target_vocabulary}"
+            wanted = f"beam_size must be at most the vocabulary size, {config.target_vocabulary}"
             problems.append(f"{wanted}; got {result.beam_size}")
         if problems:
             raise ValueError("; ".join(problems))
         return result
 
     def forbidden_ids(self, config: Config) -> list[int]:
-        """The ids that no answer holds: padding and the start token, unless it is the end token."""
+        """Returns the ids excluded from answers: padding, and the start unless it is the end."""
         ids = {config.padding_id, self.start_id} - {None, self.end_id}
         return sorted(ids)  # type: ignore[arg-type, type-var]
 
     def pad_id(self, config: Config) -> int:
-        """The id after the end of an answer: padding, or the end token if the config has none."""
+        """Returns the id after the end of an answer: padding, or the end token if there is none."""
         return self.end_id if config.padding_id is None else config.padding_id
 
 

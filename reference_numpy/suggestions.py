@@ -1,4 +1,4 @@
-"""Unknown words: the message that refuses one names the nearest that is known."""
+"""Error messages for unknown names, with the nearest known name."""
 
 import difflib
 from collections.abc import Collection, Iterable, Iterator
@@ -6,21 +6,21 @@ from itertools import islice
 
 __all__ = ["LONGEST_NAME", "Nearest", "known", "nearest", "unknown"]
 
-COMPARED = 4000  # candidates that are compared letter by letter, which is slow
-LONGEST = 200  # characters of a word that is compared
-DEEPEST = 20  # parts of a name
-LONGEST_NAME = 100  # characters of a name or a value that a message shows
-SHOWN = 20  # unknown names that are listed
-SHORTEST = 3  # characters of a name that is looked for within candidates
+COMPARED = 4000  # candidates compared letter by letter, which is slow
+LONGEST = 200  # longest name compared, in characters
+DEEPEST = 20  # most parts of a dotted name
+LONGEST_NAME = 100  # characters of a name or value shown in a message
+SHOWN = 20  # unknown names listed
+SHORTEST = 3  # shortest name searched for within candidates
 
 
 def known(
     what: str, names: Iterable[str], words: Iterable[str], others: str = ""
 ) -> tuple[str, ...]:
-    """The names, each of which must be one of the words.
+    """Returns the names if each is one of the words.
 
-    what: what a name is, such as "dtype". others: what else would do, in words. Raises ValueError
-    that lists the words, every name that is none of them, and the word nearest to it.
+    what: the kind of name, such as "dtype". others: alternatives, in words. Raises ValueError that
+    lists the words, and every other name with the word nearest to it.
     """
     words, names = list(words), tuple(names)
     if wrong := [name for name in names if name not in words]:
@@ -31,7 +31,7 @@ def known(
 
 
 def unknown(what: str, names: Iterable[str], words: Collection[str]) -> list[str]:
-    """A problem for each of the first names that are none of the words, and how many follow."""
+    """Returns one problem for each unknown name, up to a limit, and how many more there are."""
     if not (wrong := [name for name in names if name not in words]):
         return []
     like = Nearest(words)
@@ -42,16 +42,16 @@ def unknown(what: str, names: Iterable[str], words: Collection[str]) -> list[str
 
 
 def nearest(name: str, candidates: Iterable[str]) -> str:
-    """The most similar candidate, as an addition to a message; nothing where none is similar."""
+    """Returns the most similar candidate as a suffix for a message; empty if none is similar."""
     return Nearest(candidates).to(name)
 
 
 class Nearest:
-    """Candidates, of which the most similar to each of many names is found.
+    """Finds the most similar of many candidates, for many names.
 
-    That is one which differs by a prefix that ends in a dot; otherwise the one whose letters are
-    most alike, or the first that contains the name. few: whether letters are compared at all, which
-    is slow; of many candidates only the first `COMPARED` are.
+    A candidate that differs by a prefix ending in a dot wins; otherwise the one with the most
+    similar letters, or the first that contains the name. few: compare letters, which is slow; only
+    the first `COMPARED` candidates are compared.
     """
 
     def __init__(self, candidates: Iterable[str], few: bool = True) -> None:
@@ -61,7 +61,7 @@ class Nearest:
         self._letters = {name.lower(): name for name in compared} if few else {}
 
     def to(self, name: str) -> str:
-        """The one nearest to the name, as an addition to a message."""
+        """Returns the candidate nearest to the name, as a suffix for a message."""
         found = [end for end in _ends(name) if end in self._names][:1]
         if name in self._by_end:
             found = [self._by_end[name]]
@@ -76,7 +76,7 @@ class Nearest:
 
 
 def _ends(name: str) -> Iterator[str]:
-    """`a.b.c`, `b.c` and `c` of `a.b.c`; of a name with more than `DEEPEST` parts only itself."""
+    """Yields `a.b.c`, `b.c` and `c` for `a.b.c`; names of more than `DEEPEST` parts only whole."""
     parts = name.split(".", DEEPEST)
     yield from (
         ".".join(parts[start:]) for start in range(len(parts) if len(parts) <= DEEPEST else 1)

@@ -1,4 +1,4 @@
-"""A training run: loss and gradients, clipping, the schedule and Adam on batch after batch."""
+"""A training run: loss and gradients, clipping, the schedule and Adam, batch after batch."""
 
 from collections.abc import Callable, Iterator
 
@@ -30,11 +30,11 @@ class Trainer:
 
     The loss is `encoder_only.classification_loss` if the config has classes, otherwise
     `transformer.training_loss`. parameters: by canonical name; their dtype, float32 or float64, is
-    the run's. seed: of the random keep masks, which are a function of seed and step, so that a
+    the run's. seed: for the random keep masks, which depend only on seed and step, so that a
     resumed run draws the same. device, compiled, mesh and recompute (of activations, in the
-    backward pass) are choices of frameworks; here only "cpu" and one device, and no effect. group:
-    the processes of the run. Raises ValueError if the parameters do not fit the config, and if the
-    loss leaves some of them out.
+    backward pass) only matter in the ports; here device must be "cpu" and the mesh one device.
+    group: the processes of the run. Raises ValueError if the parameters do not fit the config, or
+    if the loss does not reach all of them.
     """
 
     def __init__(
@@ -67,12 +67,12 @@ class Trainer:
             self._loss_vjp = encoder_only.classification_loss_vjp
 
     def train_step(self, source: Array | None, target: Array, keep: Keep = None) -> float:
-        """One update from a batch of ids `b s` and `b t`; returns the batch's loss before it.
+        """Makes one update from a batch of ids `b s` and `b t`; returns the loss before the update.
 
         source: None for a decoder-only model. target: if the config has classes, those of the rows,
         `b`. The batch is split by rows into `recipe.microbatches` parts, whose gradients are added.
-        keep: keep masks by site; without them random ones are drawn. Raises ValueError on ids that
-        do not fit and on a batch that cannot be split; nothing is then changed.
+        keep: keep masks by site; default, random. Raises ValueError on invalid ids and if the batch
+        cannot be split; nothing changes then.
         """
         self._check(source, target)
         if keep is None:
@@ -93,29 +93,29 @@ class Trainer:
         return value
 
     def loss(self, source: Array | None, target: Array) -> tuple[float, int]:
-        """In evaluation: the unsmoothed sum of -log p over labels that count, and their number."""
+        """Returns the sum of -log p over counted labels, without smoothing, and their number."""
         value = self._loss(self._parameters, self.config, source, target, total=1)
         return float(value), _count(self.config, target)
 
     def greedy_search(self, source: Array, strategy: Strategy) -> dict[str, Array]:
-        """`decoding.greedy_search` of the model as it is now."""
+        """Runs `decoding.greedy_search` on the current model."""
         return decoding.greedy_search(self._parameters, self.config, source, strategy)
 
     def beam_search(self, source: Array, strategy: Strategy) -> dict[str, Array]:
-        """`decoding.beam_search` of the model as it is now."""
+        """Runs `decoding.beam_search` on the current model."""
         return decoding.beam_search(self._parameters, self.config, source, strategy)
 
     def state(self) -> dict[str, Array]:
-        """Copies of the parameters and moments: `parameters.NAME`, `first_moment.NAME`, ..."""
+        """Copies the tensors `parameters.NAME`, `first_moment.NAME` and `second_moment.NAME`."""
         return dict(self.tensors())
 
     def tensors(self) -> Iterator[tuple[str, Array]]:
-        """The items of `state`, one by one: on a mesh, no process holds more than one whole."""
+        """Yields the items of `state` one by one; on a mesh, processes hold at most one whole."""
         for name, value in self._state.items():
             yield name, np.array(value)
 
     def load_state(self, state: Tree, steps: int) -> None:
-        """Continues the run with this `state` after these steps; ValueError lists every problem."""
+        """Resumes the run from this `state` after `steps` steps; ValueError lists every problem."""
         if steps < 0:
             raise ValueError(f"steps must be at least 0; got {steps}")
         shapes = {name: value.shape for name, value in self._state.items()}
@@ -127,7 +127,7 @@ class Trainer:
         return canonical.nest(self._state)["parameters"]
 
     def _check(self, source: Array | None, target: Array) -> None:
-        """Raises ValueError on arrays without the axes of a batch."""
+        """Raises ValueError on arrays that lack the axes of a batch."""
         checks.check_source_given(self.config.encoder_layers, source)
         if source is not None:
             checks.check_same_batch(source=source.shape, target=target.shape)
@@ -137,7 +137,7 @@ class Trainer:
         check(target.shape, str(target.dtype))
 
     def _gradients(self, source: Array | None, target: Array, keep: Tree) -> tuple[float, Tree]:
-        """The loss of the whole batch and its gradients, added up over the microbatches."""
+        """Returns the loss of the whole batch and its gradients, summed over the microbatches."""
         parts, total = self.recipe.microbatches, _count(self.config, target)
         if len(target) % parts:
             got = f"{len(target)} rows"
@@ -156,7 +156,7 @@ class Trainer:
     def _backward(
         self, source: Array | None, target: Array, total: int, keep: Tree
     ) -> tuple[float, dict[str, Array]]:
-        """The loss of some rows and its gradients by name, divided by the total of the batch."""
+        """Returns the loss of some rows and its gradients by name, divided by the batch total."""
         batch = self._parameters, self.config, source, target, self.recipe.smoothing, total, keep
         value = self._loss(*batch)
         gradients = self._loss_vjp(*batch, cotangent=np.ones((), value.dtype))
@@ -164,7 +164,7 @@ class Trainer:
 
 
 def _count(config: Config, target: Array) -> int:
-    """The number of labels that count: every class does."""
+    """Returns the number of labels that count; every class does."""
     if config.classes:
         return len(target)
     return int(mask.token_mask(loss.teacher_forcing(target)[1], config.padding_id).sum())

@@ -30,8 +30,8 @@ def transformer(
     """`decode(target, encode(source))`, `b t v`: the logits of the token after each target token.
 
     source: None for a decoder-only model (ALONE). target: None for an encoder-only model, which
-    returns what its head does: `classify`, `masked_language_logits`, or `encode` if it has none.
-    Nothing attends to padding, which therefore changes no logits elsewhere (PADDING). Arguments and
+    returns the output of its head: `classify`, `masked_language_logits`, or `encode` without a
+    head. Nothing attends to padding, so padding changes no other logits (PADDING). Arguments and
     errors match `encode` and `decode`; an encoder-only model with both heads also raises
     ValueError. Source: Vaswani et al. 2017, figure 1.
     """
@@ -54,9 +54,9 @@ def transformer_vjp(
     *,
     cotangent: Array,
 ) -> Gradients:
-    """Backwards through `decode`, then `encode`; parameters, source and target where they are soft.
+    """Backward pass through `decode`, then `encode`. Returns parameters and soft source and target.
 
-    The gradient of a table that source and target share is the sum of its uses.
+    The gradient of a table shared by source and target is the sum of its uses.
     """
     source, target = sides(config, source, target)
     if source is None:
@@ -74,10 +74,10 @@ def transformer_vjp(
 def encode(parameters: Tree, config: Config, source: Text | Array, keep: Keep = None) -> Array:
     """`memory = encoder(dropout(norm(embedding(source) + position + segment)))`, `b s d`.
 
-    source: ids `b s`, or soft one-hot rows `b s v`; a Text has its mask and segments beside them.
-    keep: dropout masks by site (encoder.embedding_dropout and those of the layers); None evaluates.
-    Norm and segments are there by config. Raises ValueError on ids, masks and shapes that do not
-    fit, and if the config has no encoder.
+    source: ids `b s`, or soft one-hot rows `b s v`; a Text also has a mask and segments. keep:
+    dropout masks by site (encoder.embedding_dropout and those of the layers); None in evaluation.
+    Norm and segments are optional. Raises ValueError on invalid ids, masks and shapes, and if the
+    config has no encoder.
     """
     config.need_encoder()
     keep = dropout.part(keep, "encoder")
@@ -88,7 +88,7 @@ def encode(parameters: Tree, config: Config, source: Text | Array, keep: Keep = 
 def encode_vjp(
     parameters: Tree, config: Config, source: Text | Array, keep: Keep = None, *, cotangent: Array
 ) -> Gradients:
-    """Backwards through the encoder and the embedding; parameters, and source where it is soft."""
+    """Backward pass through encoder and embedding. Returns parameters, and source if it is soft."""
     config.need_encoder()
     keep, text = dropout.part(keep, "encoder"), Text.of(source)
     x_bsd, mask_bhts, position_bs = embed(parameters, config, "source", text, keep)
@@ -106,13 +106,13 @@ def decode(
     source_mask_bs: Mask = None,
     keep: Keep = None,
 ) -> Array:
-    """`logits(decoder(dropout(embedding(target) + position), memory))`, `b t v`.
+    """`logits(decoder(dropout(norm(embedding(target) + position)), memory))`, `b t v`.
 
     Row t scores the token after target t. target: ids `b t`, or soft one-hot rows `b t v`; a Text
-    has its mask beside them. memory_bsd: what the decoder attends to; None for a decoder-only
-    model. source_mask_bs: the memory's real tokens. keep: dropout masks by site
-    (decoder.embedding_dropout and those of the layers); None evaluates. Raises ValueError on ids,
-    masks and shapes that do not fit, and if the config has no decoder.
+    also has a mask. memory_bsd: the vectors attended to; None for a decoder-only model.
+    source_mask_bs: the memory's real tokens. keep: dropout masks by site (decoder.embedding_dropout
+    and those of the layers); None in evaluation. Raises ValueError on invalid ids, masks and
+    shapes, and if the config has no decoder.
     """
     memory = _memory(config, memory_bsd, source_mask_bs, target)
     keep, own = dropout.part(keep, "decoder"), parameters["decoder"]
@@ -131,10 +131,10 @@ def decode_vjp(
     *,
     cotangent: Array,
 ) -> Gradients:
-    """Backwards through the logits, the decoder and the embedding.
+    """Backward pass through logits, decoder and embedding.
 
-    Returns parameters, memory_bsd if there is a memory, and target where it is soft. The gradient
-    of a table that is also the logits' kernel is the sum of both uses.
+    Returns parameters, memory_bsd if there is a memory, and target if it is soft. The gradient of a
+    table tied to the logits' kernel is the sum of both uses.
     """
     memory = _memory(config, memory_bsd, source_mask_bs, target)
     keep, text = dropout.part(keep, "decoder"), Text.of(target)
@@ -150,7 +150,7 @@ def decode_vjp(
 def encoder_output(
     parameters: Tree, config: Config, head: str, source: Text | Array, keep: Keep = None
 ) -> Array:
-    """`encode(source)`, and what a head makes of it. head: as `heads.output`; empty: none."""
+    """`encode(source)`, passed through a head. head: as in `heads.output`; empty for none."""
     if head:
         config.need(head)
     x_bsd = encode(parameters, config, source, keep)
@@ -166,7 +166,7 @@ def encoder_output_vjp(
     *,
     cotangent: Array,
 ) -> Gradients:
-    """Backwards through the head and the encoder; parameters, and source where it is soft."""
+    """Backward pass through head and encoder. Returns parameters, and source if it is soft."""
     if not head:
         return encode_vjp(parameters, config, source, keep, cotangent=cotangent)
     config.need(head)
@@ -187,10 +187,10 @@ def training_loss(
 ) -> Array:
     """The cross-entropy of every target token after the first, given those before it: a scalar.
 
-    source: as `transformer`. target: integer ids `b t`, with start and end tokens; labels that are
-    the padding id do not count. smoothing, total: as `loss.cross_entropy`. keep: dropout masks by
-    site, whose targets are one shorter than `target`. Raises ValueError as `cross_entropy` and
-    `transformer`.
+    source: as `transformer`. target: integer ids `b t`, with start and end tokens; padding labels
+    do not count. smoothing, total: as `loss.cross_entropy`. keep: dropout masks by site, whose
+    targets are one shorter than `target`. Raises ValueError as `cross_entropy` and `transformer`
+    do.
     """
     input_bt, label_bt = loss.teacher_forcing(target)
     logits_btv = transformer(parameters, config, source, input_bt, keep=keep)
@@ -209,7 +209,7 @@ def training_loss_vjp(
     *,
     cotangent: Array,
 ) -> Gradients:
-    """Backwards through the loss and the model; parameters, and source where it is soft."""
+    """Backward pass through loss and model. Returns parameters, and source if it is soft."""
     input_bt, label_bt = loss.teacher_forcing(target)
     logits_btv = transformer(parameters, config, source, input_bt, keep=keep)
     mask_bt = mask.token_mask(label_bt, config.padding_id)
@@ -223,7 +223,7 @@ def training_loss_vjp(
 def sides(
     config: Config, source: Text | Array | None, target: Text | Array | None
 ) -> tuple[Text | None, Text | None]:
-    """Both sides of the model's input, as texts; ValueError on one too many or too few."""
+    """Returns both sides of a model's input as texts; ValueError on missing or extra ones."""
     if source is not None:
         source = Text.of(source)
     if target is not None:
@@ -238,7 +238,7 @@ def sides(
 def embed(
     parameters: Tree, config: Config, side: str, text: Text, keep: Keep
 ) -> tuple[Array, Array, Array]:
-    """The input of the first layer, the mask that hides padding, and the positions."""
+    """Returns the input of the first layer, the mask that hides padding, and the positions."""
     mask_bt, position_bt = inputs.masked_positions(config, side, text.ids, text.mask_bt)
     x_btd = inputs.embed(parameters, config, side, text.ids, position_bt, text.segment_bt)
     keep_btd = dropout.part(keep, "embedding_dropout")
@@ -259,7 +259,7 @@ def embed_vjp(
 def _memory(
     config: Config, memory_bsd: Array | None, source_mask_bs: Mask, target: Text | Array
 ) -> Memory | None:
-    """What the decoder attends to; ValueError if it does not fit the config and the target."""
+    """Returns the memory, or None; ValueError if it does not match the config and the target."""
     config.need_decoder()
     shape = None if memory_bsd is None else memory_bsd.shape
     checks.check_memory(config.cross_attention, config.model_width, shape, source_mask_bs)
@@ -274,25 +274,25 @@ def _memory(
 
 
 def logits(parameters: Tree, config: Config, x_btd: Array) -> Array:
-    """The logits of the decoder's output, with the scale and cap of the config."""
+    """The logits of the decoder's output, with the config's scale and cap."""
     own = head(parameters, config)
     return embedding.logits(own, x_btd, config.logit_scale, config.logit_cap)
 
 
 def logits_vjp(parameters: Tree, config: Config, x_btd: Array, *, cotangent: Array) -> Gradients:
-    """parameters, where a tied kernel is its table, and x_btd."""
+    """Returns parameters, where a tied kernel is part of its table, and x_btd."""
     given = head(parameters, config), x_btd, config.logit_scale, config.logit_cap
     last = embedding.logits_vjp(*given, cotangent=cotangent)
     own, tied = last["parameters"], {}
     if config.tie_logits:
         tied = {inputs.table(config, "target"): {"table": own.pop("kernel").T}}
-    if own:  # tied ones have only a bias, by config
+    if own:  # tied logits have at most a bias
         tied["logits"] = own
     return {"parameters": tied, "x_btd": last["x_btd"]}
 
 
 def head(parameters: Tree, config: Config) -> Tree:
-    """The parameters of the decoder's logits; tied, their kernel is the transposed table."""
+    """Returns the parameters of the logits; a tied kernel is the transposed table."""
     own = parameters.get("logits", {})
     if not config.tie_logits:
         return own
@@ -300,13 +300,13 @@ def head(parameters: Tree, config: Config) -> Tree:
 
 
 def real_rows(x_btv: Array, config: Config, target: Array, target_mask_bt: Mask = None) -> Array:
-    """The rows at real tokens of the target, and zeros where it is padding (PADDING)."""
+    """Keeps the rows of real target tokens and zeroes those of padding (PADDING)."""
     real_bt = inputs.real(config, Text(target, target_mask_bt))
     return np.where(real_bt[..., None], x_btv, x_btv.dtype.type(0))
 
 
 def add(first: Tree, second: Tree) -> Gradients:
-    """Both gradients, added where both have one."""
+    """Merges two gradients, adding the parts that both have."""
     flat, other = flatten(first), flatten(second)
     for name, value in other.items():
         flat[name] = flat[name] + value if name in flat else value

@@ -1,4 +1,4 @@
-"""The small values that functions pass to each other; none of them ever changes."""
+"""Small immutable values that functions pass to each other."""
 
 from __future__ import annotations
 
@@ -12,8 +12,10 @@ __all__ = ["Attending", "Drop", "Heads", "Memory", "Text"]
 
 
 class Attending(NamedTuple):
-    """How a layer's tokens attend. mask_bhts: boolean, True = may attend, or floating, added to the
-    scores; scores: what becomes of them; rotation: of queries and keys; None does not rotate them.
+    """How the tokens of a layer attend.
+
+    mask_bhts: boolean, True = may attend, or floating, added to the scores. scores: how they are
+    treated. rotation: of queries and keys; None for no rotation.
     """
 
     mask_bhts: Mask = None
@@ -22,7 +24,7 @@ class Attending(NamedTuple):
 
 
 class Heads(NamedTuple):
-    """What an attention multiplies: h query heads, which share g heads of keys and values."""
+    """Queries, keys and values by head: h query heads share g key and value heads."""
 
     query_bthk: Array
     key_bsgk: Array
@@ -37,16 +39,17 @@ class Drop(NamedTuple):
 
 
 class Memory(NamedTuple):
-    """What a decoder attends to: the encoder's output, and a mask that hides its padding."""
+    """The vectors that a decoder attends to, from the encoder, and a mask that hides padding."""
 
     vectors_bsd: Array
     mask_bhts: Mask = None
 
 
 class Text(NamedTuple):
-    """One side of a model's input. ids: `b t`, or soft one-hot rows `b t v`. mask_bt: boolean, True
-    = real token; None: every id but the padding id. segment_bt: the segment of every token; None:
-    0.
+    """One side of a model's input.
+
+    ids: `b t`, or soft one-hot rows `b t v`. mask_bt: boolean, True = real token; None: every id
+    but the padding id. segment_bt: the segment of every token; None: 0.
     """
 
     ids: Array
@@ -55,5 +58,5 @@ class Text(NamedTuple):
 
     @classmethod
     def of(cls, text: Text | Array) -> Text:
-        """The text itself, or ids without a mask and segments as one."""
+        """Returns a text as it is, and ids as a text without mask and segments."""
         return text if isinstance(text, Text) else cls(text)

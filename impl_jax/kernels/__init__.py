@@ -1,7 +1,7 @@
-"""What pages call in one line for speed.
+"""Fast building blocks that pages call in one line.
 
-attention: queries in chunks. projection: several projections as one product. int8: such a product
-of int8 numbers. unpadding: real tokens side by side, and the rows that attention needs.
+attention: chunked or fused attention. projection, int8: several projections as one product, in int8
+too. unpadding: flat tokens without padding, and rows for attention.
 """
 
 __all__ = []

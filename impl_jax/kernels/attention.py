@@ -1,4 +1,4 @@
-"""Attention of many queries in chunks, whose memory grows with s, and of few queries by head."""
+"""Attention of many queries in chunks, with memory in O(s), and of few queries per head."""
 
 import functools
 import math
@@ -19,13 +19,13 @@ __all__ = ["attend_by_head", "chunk_lengths", "in_chunks"]
 
 Weights = Callable[[jax.Array, jax.Array, jax.Array | None, Scores], jax.Array]
 
-# The most weights that are computed together: about what the cache of a CPU holds, or memory.
+# Weights computed at once: about what fits a CPU's cache, or memory.
 MOST = {"cpu": 1 << 22, "default": 1 << 28}
-UNROLLED = 8  # the most chunks that stand in a program one by one
+UNROLLED = 8  # most chunks unrolled in a program
 
 
 def chunk_lengths(batch: int, heads: int, target: int, source: int) -> tuple[int, ...]:
-    """How many queries each platform computes at once, in even chunks; () if all, or symbolic."""
+    """Returns how many queries each platform computes at once; () for all or symbolic sizes."""
     if not all(isinstance(size, int) for size in (batch, heads, target, source)):
         return ()
     longest = (max(1, most // max(1, batch * heads * source)) for most in MOST.values())
@@ -39,8 +39,8 @@ def in_chunks(
 ) -> jax.Array:
     """`weights(query, key, mask, scores) value`, computed for some of the queries at a time.
 
-    heads: as many of values as of queries. lengths: see `chunk_lengths`; the platform is the
-    arrays', or the one that the program is lowered for.
+    heads: as many value heads as query heads. lengths: see `chunk_lengths`; the platform is that of
+    the arrays, or the one that the program is lowered for.
     """
     chunked = {
         platform: functools.partial(_in_chunks_of, length, weights, scores)
@@ -52,9 +52,9 @@ def in_chunks(
 def _in_chunks_of(
     length: int, weights: Weights, scores: Scores, heads: Heads, mask_bhts: Mask
 ) -> jax.Array:
-    """The output, computed for `length` queries at a time; the backward pass computes it again.
+    """Computes the output for `length` queries at a time; the backward pass recomputes it.
 
-    With a window a chunk reads only the keys that one of its queries may attend to.
+    With a window, a chunk reads only the keys that its queries may attend to.
     """
 
     def attention(heads: Heads, mask_bhts: Mask, scores: Scores) -> jax.Array:
@@ -86,7 +86,7 @@ def _in_chunks_of(
         return attention(Heads(query_bchk, key_brgk, value_brhe), mask_bhcr, inside)
 
     if causal and not window and target <= UNROLLED * length:
-        # Each chunk stands in the program by itself, so that it reads the keys up to its end alone.
+        # Unrolled, each chunk reads only the keys up to its end.
         starts = range(0, target, length)
         ends = [min(start + length, target) for start in starts]
         seen = [min(max(end + source - target, 1), source) for end in ends]
@@ -98,7 +98,7 @@ def _in_chunks_of(
 
     @functools.partial(jax.checkpoint, static_argnums=1)
     def attend_at(start: int | jax.Array, count: int) -> jax.Array:
-        # How many keys that many queries side by side may attend to together.
+        # The number of keys visible to `count` adjacent queries.
         near = count + (window - 1) * (1 if causal else 2)
         return attend(start, count, min(source, near) if window else source)
 
@@ -113,7 +113,7 @@ def _in_chunks_of(
 def _sliced(
     x_bhts: jax.Array | None, axis: int, start: int | jax.Array, count: int
 ) -> jax.Array | None:
-    """These rows or columns of a mask, which may be the same for all."""
+    """Returns these rows or columns of a mask, unless they are broadcast."""
     if x_bhts is None or x_bhts.shape[axis] in (1, count):
         return x_bhts
     return jax.lax.dynamic_slice_in_dim(x_bhts, start, count, axis=axis)
@@ -126,10 +126,10 @@ def attend_by_head(
     mask_bhts: Mask = None,
     scores: Scores = Scores(),
 ) -> jax.Array:
-    """`scaled_dot_product_attention`, `b t h e`, of few queries to keys that lie by head.
+    """`scaled_dot_product_attention`, `b t h e`, of few queries over keys stored by head.
 
-    The heads that share a key head are rows of one product, and each head reads one piece of
-    memory. The mask has causality and window.
+    Heads that share a key head are rows of one product, and each head reads contiguous memory. The
+    mask includes causality and window.
     """
     (batch, target, heads, size), (_, groups, source, _) = query_bthk.shape, key_bgsk.shape
     query_bgrk = query_bthk.swapaxes(1, 2).reshape(batch, groups, heads // groups * target, size)

@@ -1,4 +1,4 @@
-"""Projections whose kernels and inputs are int8 while they are multiplied (INT8)."""
+"""Projections that multiply kernels and inputs in int8 (INT8)."""
 
 from typing import Any
 
@@ -10,16 +10,16 @@ from .projection import FusedProjection
 
 __all__ = ["Int8Projection"]
 
-LARGEST = 127  # of an int8 number here
-TINY = 1e-30  # at least the largest number of a row, so that a row of zeros has a scale
+LARGEST = 127  # magnitude of an int8 number here
+TINY = 1e-30  # lower bound of a row's largest magnitude, so that rows of zeros have a scale
 
 
 class Int8Projection(FusedProjection):
-    """`y = r s (x8 [W8_1 W8_2 ..]) + [b_1 b_2 ..]`: projections of one input, side by side.
+    """`y = r s (x8 [W8_1 W8_2 ..]) + [b_1 b_2 ..]`: projections of one input, for inference.
 
-    `W8 = round(W / s)` with a scale s for every output, `x8 = round(x / r)` with a scale r for
-    every token: the largest magnitude is 127. The sums are int32, all else is float32. The kernel
-    has its outputs first: XLA multiplies that no slower for few tokens and faster for many.
+    `W8 = round(W / s)` with a scale s per output, `x8 = round(x / r)` with a scale r per token, so
+    that the largest magnitude is 127. Sums are int32, the rest is float32. The kernel stores
+    outputs first, which XLA multiplies faster for many tokens and no slower for few.
     """
 
     def __init__(self, *projections: Any, inputs: int = 1) -> None:
@@ -39,6 +39,6 @@ class Int8Projection(FusedProjection):
 
 
 def quantised(x: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """`x8 = round(x / r)` and the scale `r = max |x| / 127` of the last axis, `... 1`."""
+    """`x8 = round(x / r)` and the scale `r = max |x| / 127` over the last axis, `... 1`."""
     scale = jnp.maximum(jnp.abs(x).max(axis=-1, keepdims=True), TINY) / LARGEST
     return jnp.round(x / scale).astype(jnp.int8), scale

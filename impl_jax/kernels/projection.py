@@ -12,15 +12,14 @@ from ..projection import add_bias
 
 __all__ = ["SMALL", "FusedProjection"]
 
-SMALL = 2**20  # bytes of a matrix that stays in the cache of a core from one step to the next
+SMALL = 2**20  # bytes of a matrix that stays in a core's cache from one step to the next
 
 
 class FusedProjection(nnx.Module):
-    """`y = x [W_1 W_2 ...] + [b_1 b_2 ...]`: the kernels lie side by side in one matrix, made once.
+    """`y = x [W_1 W_2 ...] + [b_1 b_2 ...]`: the kernels are concatenated once, to one matrix.
 
-    inputs: the number of contracted axes, the last ones of x. transposed: a matrix that is not
-    small is held with its shorter axis last, which XLA multiplies fastest on CPUs for a few rows of
-    x.
+    inputs: the number of contracted axes, the last ones of x. transposed: large matrices are stored
+    with their shorter axis last, which XLA multiplies fastest on CPUs for a few rows of x.
     """
 
     def __init__(self, *projections: Any, inputs: int = 1) -> None:
@@ -44,7 +43,7 @@ class FusedProjection(nnx.Module):
         return y_btn if self.bias is None else add_bias(y_btn, self.bias[...].astype(x.dtype))
 
     def separate(self, x: jax.Array) -> list[jax.Array]:
-        """The result of each projection, with the last axes of its kernel."""
+        """Returns the result of each projection, with the last axes of its kernel."""
         ends = itertools.accumulate(map(math.prod, self.shapes[:-1]))
         parts = jnp.split(self(x), list(ends), axis=-1)
         return [

@@ -1,4 +1,4 @@
-"""Unpadding: the real tokens of all rows lie side by side; only attention computes padding."""
+"""Unpadding: flat tokens of all rows without padding; only attention sees rows (PADDING)."""
 
 import functools
 from collections.abc import Callable
@@ -14,11 +14,11 @@ __all__ = ["PaddedMask", "Tokens", "counted", "in_rows", "pad", "unpad"]
 
 
 class Tokens(NamedTuple):
-    """Which positions of rows `b t` lie flat, `1 n`, and where.
+    """Maps rows `b t` to n flat tokens, `1 n`.
 
-    index_n: the position of every flat token among all `b * t`, and 0 for the filler at the end;
-    None: all positions lie flat, in their order. place_bt: where every position lies, 0 if it does
-    not. mask_bt: True = it lies flat.
+    index_n: the position of each flat token among all `b * t`, 0 for the filler at the end; None if
+    all positions are flat, in order. place_bt: the place of each position, 0 if it has none.
+    mask_bt: True = has a flat token.
     """
 
     index_n: Any
@@ -27,7 +27,7 @@ class Tokens(NamedTuple):
 
 
 class PaddedMask(NamedTuple):
-    """Stands where `mask_bhts` stands: that mask, of rows, and where queries and keys lie flat."""
+    """Replaces `mask_bhts` in an unpadded run: a mask of rows, and the flat queries and keys."""
 
     mask_bhts: Mask
     query: Tokens
@@ -35,8 +35,8 @@ class PaddedMask(NamedTuple):
 
 
 def in_rows(attention: Callable[..., jax.Array]) -> Callable[..., jax.Array]:
-    """A method `attention(heads, mask, ...)` that always sees rows. If the mask is a `PaddedMask`,
-    heads and output lie flat.
+    """Decorates `attention(heads, mask, ...)`, which needs rows, to accept flat heads: if the mask
+    is a `PaddedMask`, heads and output are flat.
     """
 
     @functools.wraps(attention)
@@ -52,7 +52,7 @@ def in_rows(attention: Callable[..., jax.Array]) -> Callable[..., jax.Array]:
 
 
 def unpad(x_btd: jax.Array, tokens: Tokens) -> jax.Array:
-    """The flat tokens, `1 n d`, of rows `b t d`, with any axes for d.
+    """Flattens rows `b t d`, with any axes for d, to tokens `1 n d`.
 
     Its gradient is `pad`, a gather: every token occurs once, and nothing reads the filler.
     """
@@ -62,7 +62,7 @@ def unpad(x_btd: jax.Array, tokens: Tokens) -> jax.Array:
 
 
 def pad(x_1nd: jax.Array, tokens: Tokens) -> jax.Array:
-    """Rows `b t d` of flat tokens; zeros at positions that do not lie flat.
+    """Restores rows `b t d` from flat tokens; zeros at positions without one.
 
     Its gradient is `unpad`, with zeros for the filler.
     """
@@ -72,7 +72,7 @@ def pad(x_1nd: jax.Array, tokens: Tokens) -> jax.Array:
 
 
 def counted(mask_bt: jax.Array, tokens: Tokens) -> jax.Array:
-    """The mask of the flat tokens, `1 n`; False for the filler."""
+    """Flattens a mask to `1 n`; False for the filler."""
     mask_1n = unpad(mask_bt, tokens)
     return mask_1n if tokens.index_n is None else mask_1n & _is_token(tokens)
 

@@ -1,8 +1,8 @@
-"""What calls the pages: whole programs.
+"""Whole programs that call the pages.
 
-compiled: a module or function as one program for each set of shapes. unpadding: a model's call
-without its padding. fused: a model as the steps of decoding run it. search: what a search is given,
-and its program. step: a step of training.
+compiled: a module or function as one program per set of shapes. unpadding: a model without padding.
+fused: a model with fused projections, for decoding. search: the inputs and programs of searches.
+step: a training step.
 """
 
 __all__ = []

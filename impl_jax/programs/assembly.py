@@ -1,4 +1,4 @@
-"""A model put together inside a program: its parameters where they are used, its layers apart."""
+"""Assembles a model inside a program: gathers parameters where they are used, layer by layer."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
@@ -13,7 +13,7 @@ from .sharding import Sharding, mapped
 
 __all__ = ["assembled"]
 
-# What only moves numbers, such as a parameter that is brought together, is not kept.
+# Operations that only move numbers, such as gathers of parameters; their results are not saved.
 MOVES = {
     "broadcast_in_dim", "convert_element_type", "reshape", "reshard", "sharding_constraint",
     "slice", "squeeze", "transpose",
@@ -33,9 +33,9 @@ def assembled(
 ) -> Module:
     """`nnx.merge`, for use inside a program.
 
-    With sharding, each parameter is brought together where it is used: those of a layer when it
-    runs, forward and backward, all others at the start. recompute: a layer keeps its input alone.
-    apart=False: the parameters of layers are as all others.
+    With sharding, each parameter is gathered where it is used: those of a layer when it runs,
+    forward and backward, all others at the start. recompute: layers save only their inputs.
+    apart=False: treats parameters of layers like all others.
     """
     changed = sharding is not None or recompute
     found = nnx.merge(graph, parameters, *rest, copy=changed)
@@ -67,7 +67,7 @@ def assembled(
 
 
 def _with_tables(module: nnx.Module, sharding: Sharding) -> Any:
-    """The module, with `Table` in the place of its tables; of a table itself, that."""
+    """Replaces the tables of a module by `Table`; wraps a table itself."""
     if isinstance(module, TABLES):
         return Table(module, sharding)
     for name, part in list(vars(module).items()):
@@ -77,15 +77,15 @@ def _with_tables(module: nnx.Module, sharding: Sharding) -> Any:
 
 
 def _computed(primitive: Any, *_: object, **__: object) -> bool:
-    """Whether a result is kept for the backward pass: unless it only moves numbers."""
+    """Whether a result is saved for the backward pass: unless it only moves numbers."""
     return primitive.name not in MOVES
 
 
 class Table(nnx.Module):
-    """A table that is read by rows that divide, the last ones ids 0, and gives the real ones.
+    """A table that is read with rows padded by ids 0 to divide evenly; returns the real rows.
 
-    XLA computes the gradient of a table read by uneven parts of rows wrongly: row 0 is given what
-    lies behind the last row.
+    XLA miscomputes the gradient of a table read by uneven parts of rows: row 0 gets the values
+    behind the last row.
     """
 
     def __init__(
@@ -94,7 +94,7 @@ class Table(nnx.Module):
         self.inner, self.sharding = inner, sharding
 
     def __call__(self, *args: jax.Array, **kwargs: jax.Array) -> jax.Array:
-        (token,) = *args, *kwargs.values()  # by its name, which is another in each table, or not
+        (token,) = *args, *kwargs.values()  # each table names its argument differently
         return self.inner(self.sharding.filled(token))[: len(token)]
 
     def __getattr__(self, name: str) -> Any:
@@ -104,9 +104,10 @@ class Table(nnx.Module):
 
 
 class Apart(nnx.Module):
-    """A layer whose parameters are brought together when it runs, and no earlier.
+    """A layer whose parameters are gathered when it runs, not earlier.
 
-    start: of their names. policy: of `jax.checkpoint`, by which it is differentiated by itself.
+    start: prefix of their names. policy: for `jax.checkpoint`, which then differentiates the layer
+    on its own.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Compiled calls: one XLA program for each set of shapes."""
+"""Compiled calls: one XLA program per set of shapes."""
 
 import functools
 import inspect
@@ -21,14 +21,14 @@ Structure = tuple[nnx.GraphDef[nnx.Module | None], PyTreeDef, Driver | None]
 
 
 def compiled(function: Callable[..., Result], least: int = LEAST) -> Callable[..., Result]:
-    """The same call, compiled: a module, a module's method such as `model.encode`, or a function.
+    """Compiles a module, a module's method such as `model.encode`, or a function.
 
-    Arrays are arguments of the program; plain values such as `causal=True` are part of it. The
-    module is split once, and again if a part of it was exchanged or its mode changed: a walk of its
-    graph at every call, as in `nnx.jit`, takes a hundred times as long. Its variables are read at
-    every call, and those that the call changes (rng counts) are written back. If the module has
-    `check_ids`, it is called before the program, which cannot raise. A Transformer and its
-    `training_loss` leave padding out as `unpadded` of them does.
+    Arrays are arguments of the program; plain values such as `causal=True` are constants. The
+    module is split once, and again if one of its parts is replaced or its mode changes: walking its
+    graph in every call, as `nnx.jit` does, takes a hundred times as long. Variables are read in
+    every call, and those that it changes (rng counts) are written back. `check_ids` of the module,
+    if any, runs before the program, which cannot raise. A Transformer and its `training_loss` skip
+    padding, as `unpadded` does.
     """
     owner: Any = getattr(function, "__self__", function)
     module = owner if isinstance(owner, nnx.Module) else None
@@ -62,7 +62,7 @@ def compiled(function: Callable[..., Result], least: int = LEAST) -> Callable[..
         if not split.is_current():
             split = _split(module, function, structures)
         now, flat = split, Flat()
-        # A list of arrays: jit would walk the modules' state in Python at every call.
+        # As a list, since jit would walk the modules' state in Python in every call.
         before = [variable.get_raw_value() for variable in now.variables]
         if now.driver is not None and is_known(before[0]):
             flat = now.driver.tokens(owner.config, least, **arguments)
@@ -74,17 +74,17 @@ def compiled(function: Callable[..., Result], least: int = LEAST) -> Callable[..
                 variable.set_raw_value(value)
         return output
 
-    call.program = program  # type: ignore[attr-defined]  # which has the XLA programs
+    call.program = program  # has the XLA programs
     return call
 
 
 class _Split(NamedTuple):
-    """A module as the number of its structure, for which programs are made, and its variables."""
+    """A module as its variables and the number of its structure, which selects programs."""
 
     structure: int
     variables: list[nnx.Variable[jax.Array]]
-    parts: list[dict[str, Any]]  # the attributes of every part,
-    values: list[Any]  # and what they were
+    parts: list[dict[str, Any]]  # the attributes of every part
+    values: list[Any]  # and their values
     driver: Driver | None
 
     def is_current(self) -> bool:

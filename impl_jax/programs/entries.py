@@ -1,8 +1,7 @@
-"""The functions of a model that is exported: the whole of it, and for decoding its encoder and a
-step, whose cache is an argument and a result.
+"""Entry points of an exported model: the whole model, its encoder, and a decoding step.
 
-Each takes the ids and masks that its stacks read, and returns its results by name. Their lengths
-may be symbols of `jax.export`. model: in evaluation.
+The cache of the step is an argument and a result. Entry points take ids and masks, and return their
+results by name. Lengths may be symbols of `jax.export`. model: in evaluation mode.
 """
 
 from typing import Any
@@ -32,8 +31,8 @@ def forward(
     target_mask_bt: jax.Array | None = None,
     segment_bs: jax.Array | None = None,
 ) -> Named:
-    """The whole model: of a decoder `logits_btv`; of an encoder-only model `hidden_bsd`, and what
-    its heads give: `pooled_bd`, `classes_bc`, `logits_bsv`.
+    """The whole model: `logits_btv` of a decoder; of an encoder-only model `hidden_bsd` and the
+    outputs of its heads: `pooled_bd`, `classes_bc`, `logits_bsv`.
     """
     text: Any = None if source is None else Text(source, source_mask_bs, segment_bs)
     if target is not None:
@@ -50,8 +49,8 @@ def forward(
 
 
 def encode(model: Transformer, source: jax.Array, source_mask_bs: jax.Array) -> Named:
-    """The encoder, and the keys and values of its memory for every layer of the decoder:
-    `memory_bsd`, `cross_keys_lbsgk`, `cross_values_lbsge`.
+    """The encoder, with the keys and values of its memory for every decoder layer: `memory_bsd`,
+    `cross_keys_lbsgk`, `cross_values_lbsge`.
     """
     memory_bsd = model.encode(Text(source, source_mask_bs))
     layers = model.decoder.layers
@@ -70,12 +69,12 @@ def step(
     source_mask_bs: jax.Array | None = None,
     **held: jax.Array,
 ) -> Named:
-    """The next t tokens of a target after p that were read: `logits_btv`, and the keys and values
-    of all of them, which the next step takes: `cache.decode_step` without state.
+    """Reads the next t tokens of a target after p: `logits_btv`, and all keys and values so far.
 
-    target_mask_bs: of all `p + t` tokens. held: keys_lbsgk and values_lbsge of every layer, p long,
-    p is 0 at the start; cross_keys_lbsgk and cross_values_lbsge as `encode` gives them. A layer
-    with a window keeps all keys, and does not see the far ones.
+    A stateless `cache.decode_step`. target_mask_bs: of all `p + t` tokens. held: keys_lbsgk and
+    values_lbsge of every layer, p long, with p = 0 at the start; cross_keys_lbsgk and
+    cross_values_lbsge from `encode`. A layer with a window keeps all keys, and its mask hides the
+    far ones.
     """
     read, end = held["keys_lbsgk"].shape[2], target_mask_bs.shape[1]
     position_bt = token_positions(target_mask_bs, model.config.position_start)[:, read:]

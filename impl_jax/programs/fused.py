@@ -1,6 +1,6 @@
-"""A model for inference: a copy whose projections of one input are one kernel.
+"""A model for inference: a copy with fused projections of one input.
 
-What stands in for a projection, such as an adapter, is called as it is.
+Replaced projections, such as adapters, are called as they are.
 """
 
 import jax
@@ -55,7 +55,7 @@ class FusedAttention(MultiHeadAttention):
     def project(
         self, query_btd: jax.Array, memory_bsd: jax.Array, rotation: Rotation | None = None
     ) -> Heads:
-        """In self-attention the memory is the query's input and is not read."""
+        """In self-attention, memory_bsd equals query_btd and is not read."""
         if not self.of_itself:
             return super().project(query_btd, memory_bsd, rotation)
         query_bthk, key_btgk, value_btge = self.query_key_value.separate(query_btd)
@@ -65,7 +65,7 @@ class FusedAttention(MultiHeadAttention):
 
 
 class FusedFeedForward(FeedForward):
-    """A gated feed-forward network whose gate and hidden layer are one product."""
+    """A gated feed-forward whose gate and hidden layer are one product."""
 
     output: FusedProjection  # type: ignore[assignment]
 
@@ -96,24 +96,24 @@ class FusedLogits(Logits):
 
 
 def fused(model: Transformer, dtype: Dtype | None = None) -> Transformer:
-    """A copy in evaluation mode, for whole passes, steps and searches; of such a copy, itself.
+    """Copies the model, in eval mode, for whole passes, steps and searches; returns such copies.
 
-    dtype: of the weights and the computation, by default the model's own; int8: of the projections,
-    all else is float32 (INT8). Raises ValueError as `check_steps`, and on a dtype for such a copy.
+    dtype: of weights and computation; default, the model's. int8: projections are int8, the rest is
+    float32 (INT8). Raises ValueError as `check_steps` does, and on a dtype for such a copy.
     """
     model.config.need_decoder()
     if hasattr(model, "is_fused"):
         if dtype is not None:
             raise ValueError(
-                f"dtype must be given with the model itself; got {jnp.dtype(dtype)} and a copy by "
-                "`fused`, whose weights are rounded"
+                f"pass dtype with the original model; got {jnp.dtype(dtype)} and a copy made by "
+                "`fused`, whose weights are already rounded"
             )
         return model
     kind: Kind = FusedProjection
     if dtype is not None and jnp.dtype(dtype) == jnp.int8:
         kind, dtype = Int8Projection, jnp.float32
     if dtype is not None and not jnp.issubdtype(dtype, jnp.floating):
-        raise ValueError(f"dtype must be a floating one or int8; got {jnp.dtype(dtype)}")
+        raise ValueError(f"dtype must be floating or int8; got {jnp.dtype(dtype)}")
     check_steps(model)
     copy = nnx.clone(model)
     copy.eval()
@@ -132,7 +132,7 @@ def fused(model: Transformer, dtype: Dtype | None = None) -> Transformer:
 
 
 def _fuse_layer(layer: EncoderLayer | DecoderLayer, kind: Kind, of_itself: bool) -> None:
-    """Fuses projections. of_itself: queries, keys and values of self-attention in one product."""
+    """Fuses projections. of_itself: fuses query, key and value of self-attention into one."""
     for name in ("self_attention", "cross_attention"):
         attention = getattr(layer, name, None)
         if type(attention) is MultiHeadAttention and _are_affine(
@@ -152,7 +152,7 @@ def _fuse_layer(layer: EncoderLayer | DecoderLayer, kind: Kind, of_itself: bool)
 
 
 def _fuse_logits(model: Transformer, kind: Kind) -> None:
-    """Fuses the logits; a tied table is copied if it is small, or rounded to int8."""
+    """Fuses the logits; copies a tied table that is small, or rounded to int8."""
     table_vd = model.inputs("target").embedding.table[...]
     if model.config.tie_logits and (table_vd.nbytes <= SMALL or kind is Int8Projection):
         model.logits.kernel = nnx.Param(table_vd.T)

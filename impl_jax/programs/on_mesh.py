@@ -1,4 +1,4 @@
-"""A component of the port on a mesh, asked as the judge asks it."""
+"""Runs a component of the port on a mesh for the judge."""
 
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -27,12 +27,12 @@ def answer(
     sharding: Sharding,
     given: Callable[[Tree], Tree] = dict,
 ) -> Result | dict[str, np.ndarray]:
-    """What the component returns, as whole NumPy arrays; or with an input `cotangent` the gradients
-    of every input and parameter, of the sum of it times the first output.
+    """Returns the component's outputs as whole NumPy arrays; with an input `cotangent`, the
+    gradients of every input and parameter of its product with the first output.
 
-    built: a module, a module's method, a function, or a `partial` of one whose first argument is a
-    module, which compiles itself. inputs: nested or not; arrays that begin with as many rows as the
-    first are split over data. given: the arguments of the call, of the inputs.
+    built: a module, a module's method, a function, or a `partial` whose first argument is a module,
+    which compiles itself. inputs: nested or flat; arrays with as many rows as the first one are
+    split over data. given: maps inputs to the call's arguments.
     """
     flat = canonical.flatten(inputs)
     if isinstance(built, partial) and isinstance(owner(built), nnx.Module):
@@ -80,7 +80,7 @@ def answer(
 def _by_itself(
     built: partial[Result], flat: Tree, parameters: Mapping[str, np.ndarray], sharding: Sharding
 ) -> Result:
-    """What a function gives that compiles its own programs of a module."""
+    """Runs a function that compiles its own programs of a module."""
     graph, empty, *rest = nnx.split(owner(built), nnx.Param, ...)
     state = mapped(sharding.alone, sharding.state(empty, parameters.__getitem__))
     model = nnx.merge(graph, state, *rest)
@@ -90,7 +90,7 @@ def _by_itself(
 
 
 def owner(built: Callable[..., Result]) -> Any:
-    """The module of what is called; a function has itself."""
+    """Returns the module of a callable, or the callable itself."""
     first = built.args[:1] if isinstance(built, partial) else ()
     return first[0] if first else getattr(built, "__self__", built)
 
@@ -98,7 +98,7 @@ def owner(built: Callable[..., Result]) -> Any:
 def _call(
     built: Callable[..., Result], sharding: Sharding
 ) -> tuple[nnx.State, Callable[[nnx.State, Tree], Result]]:
-    """The parameters of what is called, without values, and its call with them and its inputs."""
+    """Returns the callable's parameters, without values, and its call with them and inputs."""
     module = owner(built)
     if not isinstance(module, nnx.Module):
         return nnx.State({}), lambda _, inputs: built(**inputs)
@@ -107,7 +107,7 @@ def _call(
     name = "__call__" if built is module else built.__name__
 
     def call(state: nnx.State, inputs: Tree) -> Result:
-        apart = name != "states"  # which calls the parts of a layer
+        apart = name != "states"  # states calls the parts of a layer
         model = assembled(graph, state, *rest, sharding=sharding, apart=apart)
         return getattr(model, name)(**inputs)
 

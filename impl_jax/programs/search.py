@@ -1,4 +1,4 @@
-"""What a search is given, padded to few lengths, and the search as one program."""
+"""The inputs of a search, padded to a few lengths, and the search as one program."""
 
 import contextlib
 from collections.abc import Callable, Mapping
@@ -21,11 +21,11 @@ __all__ = ["Plan", "Prompt", "Request", "Searches", "plan", "program", "request"
 
 Options = Strategy | Mapping[str, Any]
 Answers = dict[str, jax.Array]
-Program = jax.stages.Wrapped  # of (structure, leaves, plan, request)
+Program = jax.stages.Wrapped  # (structure, leaves, plan, request) -> answers
 
 
 class Prompt(NamedTuple):
-    """The input of a search: for each row a source, and the prefix that its answer follows."""
+    """The input of a search: for each row a source, and the prefix that its answer continues."""
 
     source: Array | None
     prefix: Array | None = None
@@ -34,22 +34,21 @@ class Prompt(NamedTuple):
 
 
 class Plan(NamedTuple):
-    """What a program is made for; everything else is its argument."""
+    """The constants of a program; everything else is an argument."""
 
-    room: int  # the tokens of an answer that there is room for
+    room: int  # longest answer that fits
     beams: int
-    repetition: bool  # whether tokens of the target become less likely
+    repetition: bool  # lower the scores of earlier tokens
     no_repeat_ngram: int
-    top_k: int  # 0 if nothing is drawn
+    top_k: int  # 0 unless tokens are drawn
     by_probability: bool
 
 
 class Request(NamedTuple):
-    """The arguments of a search: the source padded on its right, the prefix on its left; no mask
-    has the padding.
+    """The arguments of a search, with the source padded on the right, the prefix on the left.
 
-    max_new_tokens: the most tokens of an answer; the plan has the room. length_penalty_n: of
-    answers of 0, 1, ... tokens.
+    max_new_tokens: limit of an answer; the plan has room for more. length_penalty_n: for answers of
+    0, 1, ... tokens.
     """
 
     source: jax.Array | None
@@ -70,8 +69,9 @@ class Request(NamedTuple):
 
 
 def program(search: Callable[[Transformer, Plan, Request], Answers]) -> Program:
-    """A search as an XLA program for each structure of a model and plan, which all models share. It
-    returns what the search finds, with `valid`: whether all logits were.
+    """Makes a search one XLA program per structure of model and plan, shared by all models.
+
+    The program returns the search's results and `valid`: whether all logits were valid.
     """
 
     def run(structure: PyTreeDef, leaves: list[jax.Array], plan: Plan, request: Request) -> Answers:
@@ -81,7 +81,7 @@ def program(search: Callable[[Transformer, Plan, Request], Answers]) -> Program:
 
 
 class Searches:
-    """A model with the programs of its searches. compiled=False runs operation by operation."""
+    """A model and the programs of its searches. compiled=False: runs op by op."""
 
     def __init__(self, model: Transformer, programs: tuple[Program, ...], compiled: bool) -> None:
         self._model, self._programs, self._compiled = model, programs, compiled
@@ -89,7 +89,7 @@ class Searches:
 
     @property
     def graphs(self) -> int:
-        """How many programs have been compiled for the searches of all models."""
+        """The number of programs compiled for the searches of all models."""
         return sum(map(program_count, self._programs))
 
     def answers(
@@ -100,8 +100,8 @@ class Searches:
         uniform_bn: np.ndarray | None = None,
         beams: bool = False,
     ) -> Answers:
-        """What the search finds, without the room that the program has for more. Raises ValueError
-        as `request`, on ids, and on logits that are not valid.
+        """Returns the answers of a search, cut to their lengths. Raises ValueError as `request`
+        does, on invalid ids, and on invalid logits.
         """
         strategy = Strategy.of(strategy, self._model.config)
         drawn = uniform_bn is not None and strategy.temperature > 0
@@ -121,7 +121,7 @@ class Searches:
 
 
 def plan(strategy: Strategy, beams: int = 1, drawn: bool = False) -> Plan:
-    """The plan of a beam search, or, with one beam, of a greedy one or of sampling."""
+    """Returns the plan of a beam search, or with one beam of a greedy search or of sampling."""
     return Plan(
         room=bucket(strategy.max_new_tokens),
         beams=beams,
@@ -138,17 +138,17 @@ def request(
     prompt: Prompt,
     uniform_bn: np.ndarray | None = None,
 ) -> Request:
-    """The arguments of a program, for checked ids.
+    """Returns the arguments of a program, for checked ids.
 
-    Raises ValueError if the source or prefix is missing, or one too many, and on masks, prefixes,
-    lengths and uniform numbers that do not fit.
+    Raises ValueError if source or prefix is missing or unexpected, and on invalid masks, prefixes,
+    lengths and uniform numbers.
     """
     source, source_mask_bs = _source(config, prompt.source, prompt.source_mask_bs)
     prefix, prefix_mask_bp = _prefix(config, strategy, prompt)
     read = prefix.shape[1] + strategy.max_new_tokens - 1  # no model reads an answer's last token
     checks.check_length(read, config.max_positions)
     room = bucket(strategy.max_new_tokens)
-    # A prefix of one token is not padded, nor one whose positions would count the padding.
+    # A prefix of one token is not padded, nor if positions would count the padding.
     unpadded = prefix.shape[1] == 1 or config.position_start == "row"
     earlier = 0 if unpadded else bucket(prefix.shape[1]) - prefix.shape[1], 0
     if uniform_bn is not None:
@@ -177,9 +177,7 @@ def request(
 def _source(
     config: TransformerConfig, source: Array | None, source_mask_bs: Array | None
 ) -> tuple[np.ndarray | None, np.ndarray | None]:
-    """The source, if there is one, and its token mask, padded, but not beyond the table of
-    positions.
-    """
+    """Returns the source and its token mask, padded within the position table, or None, None."""
     checks.check_source_given(config.encoder_layers, source, source_mask_bs=source_mask_bs)
     if source is None:
         return None, None
@@ -194,7 +192,7 @@ def _source(
 
 
 def _prefix(config: TransformerConfig, strategy: Strategy, prompt: Prompt) -> tuple[Array, Array]:
-    """The prompt of every answer, by default the start token, and its token mask."""
+    """Returns the prompt of every answer, by default the start token, and its token mask."""
     source, prefix, _, prefix_mask_bp = prompt
     checks.check_prefix_given(prefix is not None, source is not None, strategy.start_id)
     if prefix is None:

@@ -1,9 +1,9 @@
-"""A model on a mesh: where parameters and rows lie, and what a program makes of them.
+"""A model on a mesh: the shardings of parameters and rows, at rest and in a program.
 
-The rules are `reference_numpy.sharding.splits`. At rest a parameter is split over both axes of the
-mesh, or whole along data if it is replicated. A program brings it together over data where it is
-used, forward and backward, and never over model. Arrays of JAX divide: a vocabulary and rows that
-do not are held with zeros behind, which a program cuts off before it computes anything.
+The rules are `reference_numpy.sharding.splits`. At rest, a parameter is split over both mesh axes,
+or whole along data if replicated. A program gathers it over data where it is used, forward and
+backward, and never over model. JAX arrays must divide evenly: a vocabulary or rows that do not are
+padded with zeros, which a program cuts off before computing.
 """
 
 import math
@@ -33,35 +33,35 @@ Tree = TypeVar("Tree")  # of a model's parameters
 
 
 class Processes(declared.Group):
-    """The processes of a run, as `jax.distributed` starts them."""
+    """The processes of a run, as started by `jax.distributed`."""
 
     def __init__(self) -> None:
         self.rank, self.size = jax.process_index(), jax.process_count()
 
     def any(self, flag: bool) -> bool:
-        """Whether the flag is set in any process; every process must ask."""
+        """Returns whether any process sets the flag; every process must call this."""
         return bool(np.any(multihost_utils.process_allgather(np.asarray(flag))))
 
     def barrier(self) -> None:
-        """Waits until every process is here."""
+        """Waits until every process arrives."""
         multihost_utils.sync_global_devices("barrier")
 
 
 class Place(NamedTuple):
-    """Where a parameter lies: its shape, the shape that is held, and how it is split."""
+    """The layout of a parameter: its shape, its padded shape, and its splits at rest and in use."""
 
     shape: tuple[int, ...]
     held: tuple[int, ...]
     rest: Split
-    used: Split  # not over data
+    used: Split  # not split over data
 
 
 class Sharding:
-    """The mesh of devices of all processes, and where each parameter and each row lies on it.
+    """The mesh of all processes' devices, and the sharding of each parameter and row.
 
-    component: None for what has no parameters. axes: Auto, or Explicit, which has no arrays of
-    uneven parts: what does not divide is brought together there, and with even on Auto axes, too.
-    Raises ValueError on an axis that the mesh does not divide, and on devices that are missing.
+    component: None if there are no parameters. axes: Auto, or Explicit, which has no uneven parts:
+    uneven arrays are gathered there, and with even also on Auto axes. Raises ValueError on an axis
+    that the mesh does not divide, and if devices are missing.
     """
 
     def __init__(
@@ -88,15 +88,15 @@ class Sharding:
         return Place(shape, held, rest, used)
 
     def _counts(self, spec: Split) -> list[int]:
-        """Into how many parts each axis of an array is split."""
+        """Returns the number of parts of each array axis."""
         return [math.prod(self.sizes[axis] for axis in axes_of(place)) for place in spec]
 
     def at(self, spec: Split = ()) -> NamedSharding:
-        """This sharding on the mesh."""
+        """Returns this sharding on the mesh."""
         return NamedSharding(self.mesh, PartitionSpec(*spec))
 
     def state(self, empty: Tree, values: Callable[[str], np.ndarray]) -> Tree:
-        """All parameters at rest, from values by name; a process reads only the parts it holds."""
+        """Returns all parameters at rest, from values by name; a process reads only its parts."""
 
         def at_rest(name: str, _: jax.Array) -> jax.Array:
             return self._array(values(name), self.places[name].held, self.places[name].rest)
@@ -104,15 +104,15 @@ class Sharding:
         return mapped(at_rest, empty)
 
     def constant(self, value: np.ndarray) -> jax.Array:
-        """An array that every device has."""
+        """Returns an array that every device holds."""
         return self._array(value, value.shape, ())
 
     def whole(self, name: str, array: jax.Array) -> np.ndarray:
-        """A parameter, or what has its shape, brought together in every process."""
+        """Gathers a parameter, or an array of its shape, in every process."""
         return np.ascontiguousarray(fetched(array)[tuple(map(slice, self.places[name].shape))])
 
     def batch(self, x: Array, parts: int = 1) -> jax.Array:
-        """Rows, split into parts and each of these over data: `parts rows ...`."""
+        """Splits rows into parts, and each part over data: `parts rows ...`."""
         x = np.asarray(x)
         x = x.reshape(parts, len(x) // parts, *x.shape[1:])
         rows = -(-x.shape[1] // self.parts) * self.parts
@@ -131,30 +131,30 @@ class Sharding:
 
         return jax.make_array_from_callback(held, self.at(spec), part, dtype)
 
-    # In a program:
+    # Methods for use inside a program:
 
     def rows(self, x: jax.Array, rows: int) -> jax.Array:
-        """The real rows of `batch`: `parts rows ...`, or without parts if there is one."""
+        """Returns the real rows of `batch`: `parts rows ...`; a single part has no axis."""
         if self.explicit and rows != x.shape[1]:
             x = self.put(x)
         x = x[:, :rows]
         return self.put(x, None, "data") if len(x) > 1 else self.put(x[0], "data")
 
     def filled(self, x: jax.Array) -> jax.Array:
-        """Rows, with zeros behind if their parts would be uneven."""
+        """Pads rows with zeros if their parts would be uneven."""
         more = -len(x) % self.parts
         if self.even or not more:
             return x
         return self.put(jnp.pad(x, [(0, more), *[(0, 0)] * (x.ndim - 1)]), "data")
 
     def used(self, name: str, array: jax.Array) -> jax.Array:
-        """A parameter as it is used: brought together over data, without the zeros behind."""
+        """Returns a parameter for use: gathered over data and without padding."""
         place = self.places[name]
         array = self.put(self.put(array, *place.rest), *place.used)
         return self._cut(place, array, place.used)
 
     def alone(self, name: str, array: jax.Array) -> jax.Array:
-        """A parameter as it rests, without the zeros behind; what does not divide then is whole."""
+        """Returns a parameter at rest without padding; axes that then do not divide are whole."""
         place = self.places[name]
         return self._cut(place, array, self._even(place.shape, place.rest))
 
@@ -166,34 +166,34 @@ class Sharding:
         return self.put(array[tuple(map(slice, place.shape))], *spec)
 
     def put(self, x: jax.Array, *spec: declared.Place) -> jax.Array:
-        """x with this sharding; an axis that is left out is whole."""
+        """Reshards x; omitted axes are whole."""
         spec = self._even(x.shape, spec) if self.even else spec
         move = jax.sharding.reshard if self.explicit else jax.lax.with_sharding_constraint
         return move(x, self.at(spec))
 
     def _even(self, shape: tuple[int, ...], spec: Split) -> Split:
-        """The spec without what would not divide."""
+        """Drops the parts of a spec that would not divide evenly."""
         counts = zip(shape, self._counts(spec), spec, strict=False)
         return tuple(None if size % count else place for size, count, place in counts)
 
 
 def mapped(function: Callable[[str, jax.Array], jax.Array], state: Tree) -> Tree:
-    """A state of the same structure, of `function(name, value)` of every variable."""
+    """Maps `function(name, value)` over the variables of a state."""
     return jax.tree.map_with_path(lambda path, value: function(name_of(path), value), state)
 
 
 def named(state: nnx.State) -> dict[str, jax.Array]:
-    """The variables of a state by name."""
+    """Returns the variables of a state by name."""
     return {name_of(path): value for path, value in jax.tree.leaves_with_path(state)}
 
 
 def name_of(path: KeyPath) -> str:
-    """The name of a variable in a state; the last part of its path is its value."""
+    """Returns the name of a variable in a state; the last part of its path is its value."""
     return ".".join(str(part.key) for part in path if hasattr(part, "key"))
 
 
 def fetched(array: jax.Array) -> np.ndarray:
-    """The array brought together in every process."""
+    """Gathers an array in every process."""
     if array.is_fully_addressable or array.is_fully_replicated:
         return np.array(array)
     return np.asarray(multihost_utils.process_allgather(array, tiled=True))

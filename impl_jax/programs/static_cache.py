@@ -1,5 +1,5 @@
-"""A cache of fixed shapes, which steps fill in place: searches and compiled steps have one program
-for all lengths of a target.
+"""A cache of fixed shapes that steps fill in place: searches and compiled steps use one program for
+all target lengths.
 """
 
 import functools
@@ -28,22 +28,20 @@ __all__ = ["StaticCache", "decode_step", "forward_step", "read", "reorder", "sta
 
 
 class Room(NamedTuple):
-    """The keys and values that an attention has read, by head, as `attend_by_head` needs them, and
-    room for more.
-    """
+    """Keys and values stored by head, as `attend_by_head` needs them, with room for more."""
 
     key_bgsk: jax.Array
     value_bgse: jax.Array
 
     @classmethod
     def of(cls, key_bsgk: jax.Array, value_bsge: jax.Array) -> "Room":
-        """Keys and values whose heads are after their positions."""
+        """Converts keys and values stored by position."""
         return cls(key_bsgk.swapaxes(1, 2), value_bsge.swapaxes(1, 2))
 
 
 class StaticCache(NamedTuple):
-    """As `cache.Cache`. target_mask_bt: False behind what was read. layers: for each layer the Room
-    of its attentions. read: the number of filled positions.
+    """Like `cache.Cache`. target_mask_bt: False beyond what was read. layers: for each layer, the
+    Room of its attentions. read: the number of filled positions.
     """
 
     source_mask_bs: Mask
@@ -61,9 +59,9 @@ def start_cache(
     length: int,
     copies: int = 1,
 ) -> StaticCache:
-    """`cache.start_cache`, with room for so many positions of the target.
+    """Returns `cache.start_cache` with room for `length` target positions.
 
-    copies: of a row, whose tokens of one step lie side by side: the beams of a search.
+    copies: of each row, whose tokens of one step are adjacent: the beams of a search.
     """
     start, layers = plain.start_cache(model, memory_bsd, source_mask_bs, batch), []
     for layer, held in zip(model.decoder.layers, start.layers, strict=True):
@@ -79,7 +77,7 @@ def start_cache(
 def decode_step(
     model: Transformer, target: jax.Array, cache: StaticCache, target_mask_bt: Mask = None
 ) -> tuple[jax.Array, StaticCache]:
-    """`cache.decode_step`; one program serves all lengths of a target.
+    """Computes `cache.decode_step`; one program serves all target lengths.
 
     Also raises ValueError if a concrete cache has no room for the tokens.
     """
@@ -87,7 +85,7 @@ def decode_step(
     room, count = cache.target_mask_bt.shape[1], target.shape[1]
     checks.check_same_batch(cache=cache.target_mask_bt.shape, target=target.shape)
     if not is_traced(cache.read) and (needed := int(cache.read) + count) > room:
-        raise ValueError(f"the cache must have room for {needed} tokens; got length={room}")
+        raise ValueError(f"the cache has room for {room} tokens; got {needed}")
     target_mask_bt = Text(target, target_mask_bt).real(model.config.padding_id)
     mask.check("target mask", target_mask_bt, target.shape[:2])
     return forward_step(nnx.view(model, deterministic=True), target, cache, target_mask_bt)
@@ -100,8 +98,8 @@ def forward_step(
     target_mask_bt: jax.Array,
     length: jax.Array | None = None,
 ) -> tuple[jax.Array, StaticCache]:
-    """`decode_step` of checked arguments. model: in evaluation. length: of the text, by default the
-    largest position and 1.
+    """Computes `decode_step` of checked arguments. model: in eval mode. length: of the text,
+    default its largest position plus 1.
     """
     config, count, room = model.config, target.shape[1], cache.target_mask_bt.shape[1]
     read_bt = jax.lax.dynamic_update_slice_in_dim(
@@ -124,10 +122,10 @@ def read(
     masks: Mapping[int, jax.Array],
     length: jax.Array | None = None,
 ) -> tuple[jax.Array, StaticCache]:
-    """Logits `b t v` of tokens, and the cache with their keys and values.
+    """Returns logits `b t v` of tokens, and the cache with their keys and values.
 
-    They are the next tokens of a target, or one for each of many beams. masks: by a layer's window,
-    which positions of the cache they may attend to. model, length: see `forward_step`.
+    The tokens are the next of a target, or one for each of many beams. masks: by layer window, the
+    cache positions that they may attend to. model, length: see `forward_step`.
     """
     count, room = target.shape[1], cache.target_mask_bt.shape[1]
     x_btd = embed(model, "target", target, position_bt, length=room)
@@ -151,7 +149,7 @@ def read(
 
 
 def _attend(attention: MultiHeadAttention, heads: Heads, mask_bhts: Mask) -> jax.Array:
-    """`attention.attend` to keys and values of a Room."""
+    """Applies `attention.attend` to keys and values of a Room."""
     query_bthk, key_bgsk, value_bgse = heads
     output_bthe = attend_by_head(query_bthk, key_bgsk, value_bgse, mask_bhts, attention.scores)
     return attention.output(output_bthe)
@@ -160,8 +158,8 @@ def _attend(attention: MultiHeadAttention, heads: Heads, mask_bhts: Mask) -> jax
 class _Place(NamedTuple):
     """Where the next tokens go in a layer's room: from the position `start` on.
 
-    new_s: in a window, of more tokens than it lets go, the one that each place holds then, if it is
-    not negative; None: they attend to the room with them in it.
+    new_s: if more tokens enter a window than leave it, the new token of each place, or negative;
+    None: the tokens are written before they attend.
     """
 
     room: Room
@@ -169,17 +167,17 @@ class _Place(NamedTuple):
     new_s: jax.Array | None
 
     def update(self, key_btgk: jax.Array, value_btge: jax.Array) -> Room:
-        """The keys and values that the next tokens attend to, theirs among them."""
+        """Returns the keys and values that the next tokens attend to, including their own."""
         new = Room.of(key_btgk, value_btge)
         new = jax.tree.map(lambda held, part: part.astype(held.dtype), self.room, new)
         if self.new_s is not None:
             return jax.tree.map(lambda *parts: jnp.concatenate(parts, axis=2), self.room, new)
-        # XLA writes in place if nothing else reads the old ones.
+        # XLA writes in place if nothing else reads the old arrays.
         write = functools.partial(jax.lax.dynamic_update_slice_in_dim, axis=2)
         return jax.tree.map(lambda held, part: write(held, part, self.start), self.room, new)
 
     def held(self, read: Room) -> Room:
-        """The room after the next tokens, which attended to all of `read`."""
+        """Returns the room after the next tokens, which attended to all of `read`."""
         if (new_s := self.new_s) is None:
             return read
 
@@ -193,18 +191,18 @@ class _Place(NamedTuple):
 def _ring(
     mask_bhts: jax.Array, held: Room, window: int, read: jax.Array, count: int
 ) -> tuple[jax.Array, jax.Array, jax.Array | None]:
-    """The mask of all that a layer's next tokens attend to, and their `start` and `new_s`.
+    """Returns the mask of all that a layer's next tokens attend to, and their `start` and `new_s`.
 
-    A layer with a window holds the last positions only: a step of one token, or of one for each
-    beam, takes the places of those that it no longer sees. More tokens at once attend to what was
-    held before them, and to themselves. mask_bhts: of all positions of the cache.
+    A layer with a window keeps only the last positions: a step of one token, or of one per beam,
+    overwrites positions that left the window. More tokens at once attend to what was kept before
+    them, and to themselves. mask_bhts: of all cache positions.
     """
     room, size = mask_bhts.shape[3], held.key_bgsk.shape[2]
     if size == room:
         return mask_bhts, read, None
 
     def held_at(last: jax.Array) -> jax.Array:
-        """The position that each place holds once `last` is read; negative: it is empty."""
+        """Returns the position in each place once `last` is read; negative: empty."""
         return last - (last - room - jnp.arange(size)) % size
 
     def seen(position_s: jax.Array) -> jax.Array:
@@ -220,7 +218,7 @@ def _ring(
 
 
 def reorder(cache: StaticCache, row_b: jax.Array) -> StaticCache:
-    """`cache.reorder`, a copy: a beam search does without, since its beams are queries of one row
-    (`Beams`).
+    """Computes `cache.reorder`, a copy; beam search avoids it, since its beams are queries of one
+    row (`Beams`).
     """
     return jax.tree.map(lambda held: held[row_b] if held.ndim else held, cache)

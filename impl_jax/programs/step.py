@@ -1,4 +1,4 @@
-"""The programs of training: one step of the recipe, and the loss in evaluation."""
+"""Training programs: one step of the recipe, and the evaluation loss."""
 
 import functools
 from collections.abc import Callable, Sequence
@@ -26,12 +26,12 @@ from .unpadding import Flat
 __all__ = ["Batch", "count", "evaluation", "optimizer", "program", "streams"]
 
 Graph = nnx.GraphDef[Transformer]
-Gradients = tuple[jax.Array, nnx.State]  # of a loss, and the loss before them
+Gradients = tuple[jax.Array, nnx.State]  # a loss, and its gradients
 
 
 class Batch(NamedTuple):
-    """What a loss is computed of: ids or, for the target, classes; dropout masks by site; and the
-    tokens that lie flat. With microbatches in parts, the first axis of all arrays.
+    """The inputs of a loss: source ids, target ids or classes, dropout masks by site, and flat
+    tokens. With microbatches, all arrays start with an axis of parts.
     """
 
     source: Any
@@ -42,9 +42,9 @@ class Batch(NamedTuple):
 
 @functools.partial(jax.jit, static_argnums=(0, 1, 2))
 def streams(config: TransformerConfig, dtype: np.dtype, seed: int) -> list[nnx.State]:
-    """The counts and keys of a model's random streams.
+    """Returns the counts and keys of a model's random streams.
 
-    The program does not compute the random parameters, which it does not return.
+    The random parameters are not returned, so the program does not compute them.
     """
     model = Transformer(config, param_dtype=dtype, rngs=nnx.Rngs(seed))
     return list(nnx.state(model, nnx.RngCount, nnx.RngKey))
@@ -53,7 +53,7 @@ def streams(config: TransformerConfig, dtype: np.dtype, seed: int) -> list[nnx.S
 def optimizer(
     recipe: Recipe, learning_rate: jax.Array | float
 ) -> optax.GradientTransformationExtraArgs:
-    """`adam` by the recipe."""
+    """Returns `adam` with the recipe's settings."""
     return adam(learning_rate, recipe.beta_1, recipe.beta_2, recipe.epsilon, recipe.weight_decay)
 
 
@@ -66,12 +66,11 @@ def program(
     recompute: bool = False,
     outputs: Any = None,
 ) -> jax.stages.Wrapped:
-    """(parameters, moments, steps, batch) -> (parameters, moments, loss).
+    """Returns (parameters, moments, steps, batch) -> (parameters, moments, loss).
 
-    random: the counts and keys of the model's streams; the counts are set from the number of steps.
-    With sharding the batch is what `Sharding.batch` makes of its microbatches, and the program is
-    also given `total`, the number of labels that count, and the `rows` of each. outputs: the
-    shardings of what it returns.
+    random: counts and keys of the model's streams; the counts are set from the number of steps.
+    With sharding, the batch comes from `Sharding.batch`, and the program also takes `total`, the
+    number of counted labels, and `rows`, those of a microbatch. outputs: shardings of the results.
     """
     counts, keys = random
 
@@ -113,7 +112,7 @@ def program(
 
 
 def _split(batch: Batch, parts: int) -> Batch:
-    """The batch in parts of its rows; the flat tokens are so already."""
+    """Splits the rows of a batch into parts; flat tokens already have parts."""
 
     def split(x: jax.Array) -> jax.Array:
         # A keep mask may be the same for all rows.
@@ -131,9 +130,9 @@ def _accumulated(
     batch: Batch,
     gathers: bool,
 ) -> Gradients:
-    """Loss and gradients, added up over parts of the rows; each part draws masks of its own.
+    """Sums loss and gradients over parts of the rows; each part draws its own masks.
 
-    gathers: each part brings the parameters together. Otherwise XLA does it once, before the loop.
+    gathers: each part gathers the parameters; otherwise XLA gathers them once, before the loop.
     """
 
     def add(sums: Gradients, part: tuple[jax.Array, Batch]) -> tuple[Gradients, None]:
@@ -151,9 +150,9 @@ def _accumulated(
 def evaluation(
     graph: Graph, random: Sequence[nnx.State], sharding: Sharding | None = None
 ) -> Callable[..., jax.Array]:
-    """(parameters, source, target, flat) -> the sum of the losses of all labels, in evaluation.
+    """Returns (parameters, source, target, flat) -> sum of all label losses, in evaluation mode.
 
-    With sharding: (parameters, source, target, flat, rows), as `program`.
+    With sharding: (parameters, source, target, flat, rows), as in `program`.
     """
     counts, keys = random
 
@@ -177,7 +176,7 @@ def evaluation(
 def _loss(
     model: Transformer, batch: Batch, total: jax.Array | int | None, smoothing: float = 0.0
 ) -> jax.Array:
-    """The loss of a batch: of classes, if the model has them."""
+    """Returns the loss of a batch, that of its classes if the model has them."""
     source, target, keep, flat = batch
     if model.config.classes:
         return model.classification_loss(source, target, smoothing, total, keep)
@@ -185,5 +184,5 @@ def _loss(
 
 
 def count(config: TransformerConfig, target: Any) -> jax.Array | int:
-    """The number of labels that count: every class does."""
+    """Returns the number of labels that count; every class does."""
     return len(target) if config.classes else token_mask(target[:, 1:], config.padding_id).sum()

@@ -1,4 +1,4 @@
-"""What the devices of a compiled program send each other."""
+"""The data that the devices of a compiled program exchange."""
 
 import math
 import re
@@ -14,19 +14,19 @@ _COLLECTIVE = re.compile(rf" = (.+?) ({KINDS})(?:-start)?\(")
 _ARRAY = re.compile(r"\b([a-z]+)(\d+)\w*\[([\d,]*)\]")
 _CALLED = re.compile(r"\b(?:body|calls|to_apply|\w+_computations?)=(?:\{([^}]*)\}|%?([\w.-]+))")
 _TRIPS = re.compile(r'"known_trip_count":\{"n":"(\d+)"')
-# The devices of a group: listed, as a number of groups of one size, or as axes of a mesh.
+# The devices of a group: listed, counted, or named by axes of a mesh.
 _LISTED = re.compile(r"replica_groups=\{\{([\d,]+)\}")
 _COUNTED = re.compile(r"replica_groups=\[\d+,(\d+)\]")
 _NAMED = re.compile(r"replica_groups=mesh\[([^\]]*)\].*?\{('[^}]*)\}")
 
 
 def traffic(compiled: jax.stages.Compiled) -> list[tuple[str, int]]:
-    """(kind, bytes) of every collective of a program of `jax.jit(...).lower(...).compile()`.
+    """Returns (kind, bytes) of every collective of a `jax.jit(...).lower(...).compile()` program.
 
-    Bytes are the larger of what a device gives and gets. A collective that several arrays share
-    counts for each; one in a loop, as often as the loop runs. XLA on CPUs reduces and then slices
-    where others have a reduce-scatter. Raises ValueError on a loop whose number of turns is not
-    known.
+    Bytes are the larger of a device's input and output. A collective of several arrays counts once
+    for each; one in a loop, once per iteration. XLA on CPUs reduces and then slices where other
+    backends have a reduce-scatter. Raises ValueError on a loop with an unknown number of
+    iterations.
     """
     computations = _COMPUTATION.findall(compiled.as_text() or "")
     bodies = {name: body.splitlines() for _, name, body in computations}
@@ -49,7 +49,7 @@ def _of(bodies: dict[str, list[str]], name: str) -> Iterator[tuple[str, int]]:
         if inside and " while(" in line:
             turns = _TRIPS.search(line)
             if turns is None:
-                raise ValueError(f"a loop must have a known number of turns; got {line.strip()}")
+                raise ValueError(f"a loop must have a known trip count; got {line.strip()}")
             inside *= int(turns[1])
         yield from inside
 
@@ -59,7 +59,7 @@ def _bytes(bits: str, shape: str) -> int:
 
 
 def _devices(line: str) -> int:
-    """How many devices a collective is among."""
+    """Returns the number of devices of a collective."""
     if found := _LISTED.search(line):
         return found[1].count(",") + 1
     if found := _COUNTED.search(line):

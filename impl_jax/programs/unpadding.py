@@ -1,4 +1,4 @@
-"""A model's call and its training loss without padding: which tokens are worth it, and the run."""
+"""Runs a model or its training loss without padding: finds the tokens worth keeping."""
 
 import inspect
 import math
@@ -36,26 +36,26 @@ __all__ = [
     "unpadded",
 ]
 
-LEAST = 16384  # saved positions times the model's width: with less, unpadding takes what it saves
-STEPS = 16  # lengths of a flat row, at most, for one shape of rows: each has its own program
-SHARE = 16  # unpadding saves at least one in SHARE positions
+LEAST = 16384  # saved positions times model width; saving less costs as much as it gains
+STEPS = 16  # most flat lengths per shape of rows; each has its own program
+SHARE = 16  # unpadding must save at least one in SHARE positions
 
 Result = TypeVar("Result")
-Side = Text | jax.Array | None  # of a model's input
+Side = Text | jax.Array | None  # one side of a model's input
 
 
 class Flat(NamedTuple):
-    """The tokens of source and target that lie flat; None: all of a side's positions do."""
+    """The flat tokens of source and target; None: all positions of a side."""
 
     source: Tokens | None = None
     target: Tokens | None = None
 
 
 class Driver(NamedTuple):
-    """How a call is run without padding; both functions take the arguments of the call by name.
+    """How a call runs without padding; both functions take the call's arguments by name.
 
-    tokens: (config, least, ...) -> the tokens that are worth it, found on the host.
-    run: (model, tokens, ...) -> what the call returns.
+    tokens: (config, least, ...) -> the tokens worth keeping, found on the host. run: (model,
+    tokens, ...) -> the result of the call.
     """
 
     tokens: Callable[..., Flat]
@@ -63,8 +63,8 @@ class Driver(NamedTuple):
 
 
 def driver(function: Callable[..., Result]) -> Driver | None:
-    """The driver of a Transformer's call or its `training_loss`; None of any other function, and of
-    a model whose modules are not all of this package: others may look at the neighbours of a token.
+    """Returns the driver of a Transformer's call or `training_loss`; None for other functions, and
+    for models with modules of other packages, which may look at neighboring tokens.
     """
     model, package = getattr(function, "__self__", function), __name__.partition(".")[0]
     if not isinstance(model, Transformer):
@@ -77,11 +77,10 @@ def driver(function: Callable[..., Result]) -> Driver | None:
 
 
 def unpadded(function: Callable[..., Result], least: int = LEAST) -> Callable[..., Result]:
-    """The same call of a Transformer, or of its `training_loss`, which leaves padding out.
+    """Wraps a Transformer, or its `training_loss`, to skip padding.
 
-    least: the saved positions times the model's width from which that is worth it.
-    skip_padding=True in a call of the model: the target's padding, too; its rows of the logits are
-    zeros (PADDING).
+    least: saved positions times model width from which skipping pays. Calls of the model accept
+    skip_padding=True, which also skips target padding; its logits are zeros (PADDING).
     """
     model: Any = getattr(function, "__self__", function)
     signature = inspect.signature(function)
@@ -104,9 +103,9 @@ def forward(
     keep: Keep | None = None,
     skip_padding: bool = False,
 ) -> jax.Array:
-    """The model's call: `b t v`, zeros for tokens of the target that do not lie flat.
+    """Computes the model's call, `b t v`; zeros for target tokens that are not flat.
 
-    skip_padding: the rows at padding of the target are zeros (PADDING).
+    skip_padding: the rows of target padding are zeros (PADDING).
     """
     source_text, target_text = sides(model.config, source, target)
     if target_text is None:
@@ -130,7 +129,7 @@ def training_loss(
     total: jax.Array | int | None = None,
     keep: Keep | None = None,
 ) -> jax.Array:
-    """`Transformer.training_loss`: the sum over the flat labels."""
+    """Computes `Transformer.training_loss` as the sum over flat labels."""
     if not any(flat):
         return model.training_loss(source, target, smoothing, total, keep)
     target_bt, label_bt = teacher_forcing(target)
@@ -145,10 +144,10 @@ def training_loss(
 def _logits(
     model: Transformer, flat: Flat, source: Text | None, target: Text, keep: Keep | None
 ) -> tuple[jax.Array, Tokens]:
-    """The logits `1 n v` of the target's flat tokens, and these."""
+    """Returns the logits `1 n v` of the target's flat tokens, and these tokens."""
 
     def side(name: str, text: Text, tokens: Tokens | None) -> tuple[jax.Array, Any, list[Any]]:
-        """The input of a stack, the mask of its self-attention, and the rest of its arguments."""
+        """Returns the input of a stack, its self-attention mask, and its other arguments."""
         x_btd, mask_bt, position_bt = model.embed(name, text, keep)
         tokens = tokens or Tokens(None, None, mask_bt)
         own = _flat(part(keep, "encoder" if name == "source" else "decoder"), tokens)
@@ -166,7 +165,7 @@ def _logits(
 
 
 def _flat(keep: Keep | None, tokens: Tokens) -> Keep | None:
-    """The keep masks of a stack for flat tokens; masks of attention weights keep their rows."""
+    """Flattens keep masks of a stack, except those of attention weights."""
 
     def flat(path: KeyPath, keep: jax.Array) -> jax.Array:
         if path[-1].key in ("weights_dropout", "embedding_dropout"):
@@ -186,9 +185,9 @@ def of_forward(
     skip_padding: bool = False,
     **others: Any,
 ) -> Flat:
-    """The tokens of a call: the real ones of the source, and with skip_padding of the target.
+    """Returns the tokens of a call: the real ones of the source, with skip_padding of the target.
 
-    Nothing attends to the padding of a source. least: as `unpadded`.
+    Nothing attends to source padding. least: as in `unpadded`.
     """
     if target is None or any(map(_is_spread, jax.tree.leaves((source, target)))):
         return Flat()
@@ -205,11 +204,11 @@ def of_loss(
     parts: int = 1,
     **others: Any,
 ) -> Flat:
-    """The tokens of `training_loss`: the real ones of the source, and of the target what counts.
+    """Returns the tokens of `training_loss`: real source tokens, and the target tokens that matter.
 
-    A label that counts depends on its own place and on the real tokens before it in its row. parts:
-    with more than one, the tokens have an axis of parts of the rows, all of one flat length. Both
-    sides leave out the same share of their positions, so that one shape of rows has few programs.
+    A counted label depends on its own position and on the real tokens before it in its row. parts:
+    if more than one, the tokens have an axis of parts of the rows, all of one flat length. Both
+    sides skip the same share of positions, so that a shape of rows has few programs.
     """
     if any(map(_is_spread, jax.tree.leaves((source, target)))):
         return Flat()
@@ -231,7 +230,7 @@ _DRIVERS = {
 
 
 def _real(config: TransformerConfig, least: int, side: Side | np.ndarray) -> np.ndarray | None:
-    """Which tokens are real; None if that is unknown, or if too little could be saved."""
+    """Returns which tokens are real; None if unknown, or if too little could be saved."""
     text = Text.of(side)
     if text is None or not is_known(text.ids if text.mask is None else text.mask):
         return None
@@ -247,19 +246,19 @@ def _real(config: TransformerConfig, least: int, side: Side | np.ndarray) -> np.
 
 
 def is_known(x: Array) -> bool:
-    """Whether x has values on one device: rows on several devices are not brought together."""
+    """Whether x has values on one device; rows on several devices are not gathered."""
     return not is_traced(x) and not _is_spread(x)
 
 
 def _is_spread(x: Array) -> bool:
-    """Whether x lies on several devices."""
+    """Whether x is spread over several devices."""
     return isinstance(x, jax.Array) and not is_traced(x) and len(x.sharding.device_set) > 1
 
 
 def _steps(
     config: TransformerConfig, least: int, mask_bt: np.ndarray | None, parts: int = 1
 ) -> int:
-    """The steps of `_step` positions that hold the tokens of every part; 0: too little is saved."""
+    """Returns the steps of `_step` positions that hold every part's tokens; 0: too little saved."""
     if mask_bt is None or not mask_bt.size:
         return 0
     positions, step = mask_bt.size // parts, _step(mask_bt, parts)

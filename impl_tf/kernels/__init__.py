@@ -1,7 +1,7 @@
-"""What the pages call for speed, each in one line.
+"""Fast building blocks that pages call in one line.
 
-attention: contractions by head, chunks of queries. unpadding: real tokens side by side. projection,
-int8: several projections as one product, and in int8.
+attention: chunked or fused attention. projection, int8: several projections as one product, in int8
+too. unpadding: flat tokens without padding, and rows for attention.
 """
 
 __all__: list[str] = []

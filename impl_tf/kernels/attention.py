@@ -1,7 +1,7 @@
-"""The two contractions of attention as matrix products by head, and attention in chunks of queries.
+"""Attention contractions as matrix products per head, and attention in chunks of queries.
 
-On a CPU `tf.einsum` takes 1.1 to 1.7 times as long as these contractions in a backward pass, and in
-a forward pass without XLA; a softmax that zeroes its empty rows itself, up to 1.15 times as long.
+On a CPU, `tf.einsum` is 1.1 to 1.7 times slower than these in a backward pass, and in a forward
+pass without XLA; a softmax that zeroes its empty rows itself is up to 1.15 times slower.
 """
 
 from collections.abc import Callable
@@ -26,15 +26,15 @@ __all__ = [
     "zero_empty_rows",
 ]
 
-# Weights that are computed together: on a CPU as many as its cache holds.
+# Weights computed at once: on a CPU, as many as fit its cache.
 CHUNK_WEIGHTS = {"CPU": 1 << 22, "GPU": 1 << 28}
 
 
 def query_key(query_bthk: tf.Tensor, key_bsgk: tf.Tensor) -> tf.Tensor:
-    """`einsum("bthk,bshk->bhts")`, where the query heads h share the key heads g.
+    """`einsum("bthk,bshk->bhts")`, where query heads h share key heads g.
 
-    The queries of the heads that share a key head are the rows n of one product, and no key is
-    repeated. Half precision is multiplied in float32: a CPU would also sum in half precision.
+    The queries of heads that share a key head are rows n of one product, so no key is repeated.
+    Half precision multiplies in float32, since a CPU would also sum in half precision.
     """
     batch, target, heads, size = sizes(query_bthk)
     _, source, groups, _ = sizes(key_bsgk)
@@ -45,7 +45,7 @@ def query_key(query_bthk: tf.Tensor, key_bsgk: tf.Tensor) -> tf.Tensor:
 
 
 def weights_value(weights_bhts: tf.Tensor, value_bsge: tf.Tensor) -> tf.Tensor:
-    """`einsum("bhts,bshe->bthe")`, where the query heads h share the value heads g: `query_key`."""
+    """`einsum("bhts,bshe->bthe")`, where query heads h share value heads g; see `query_key`."""
     batch, heads, target, source = sizes(weights_bhts)
     _, _, groups, size = sizes(value_bsge)
     weights_bgns = tf.reshape(
@@ -57,10 +57,10 @@ def weights_value(weights_bhts: tf.Tensor, value_bsge: tf.Tensor) -> tf.Tensor:
 
 
 def mask_logits(x: tf.Tensor, mask: tf.Tensor | None) -> tuple[tf.Tensor, tf.Tensor | None]:
-    """x with -inf for masked entries, and which rows have any other, `... 1`.
+    """Returns x with -inf for masked entries, and which rows have an unmasked entry, `... 1`.
 
-    `tf.nn.softmax` of the first, zeroed in the rows that have none (EMPTY), is the softmax. Such a
-    row is one of zeros: one of -inf would give NaN, and NaN times a zero cotangent is NaN.
+    The masked softmax is `tf.nn.softmax` of the first, zeroed in fully masked rows (EMPTY). Those
+    rows are zeros here, since -inf would give NaN, and NaN times a zero cotangent is NaN.
     """
     if mask is None:
         return x, None
@@ -70,7 +70,7 @@ def mask_logits(x: tf.Tensor, mask: tf.Tensor | None) -> tuple[tf.Tensor, tf.Ten
 
 
 def zero_empty_rows(y: tf.Tensor, present: tf.Tensor | None) -> tf.Tensor:
-    """y in the rows that are present, otherwise zeros."""
+    """Zeroes the rows of y that are not present."""
     return y if present is None else tf.where(present, y, tf.zeros((), y.dtype))
 
 
@@ -80,9 +80,11 @@ def in_chunks(
     mask_bhts: tf.Tensor | None,
     scores: Scores,
 ) -> tf.Tensor:
-    """The output of `attention`, of many queries in one chunk c after another: memory grows with s,
-    not with t s. The backward pass computes its weights again. With a window a chunk meets only the
-    keys n that its queries may attend to."""
+    """Computes `attention` for one chunk c of queries after another: memory in O(s), not O(t s).
+
+    The backward pass recomputes the weights. With a window, a chunk reads only the keys n that its
+    queries may attend to.
+    """
     query_bthk, key_bsgk, value_bsge = heads
     source, window = key_bsgk.shape[1], scores.window
     length = chunk_length(query_bthk, source)
@@ -92,7 +94,7 @@ def in_chunks(
     if mask_bhts is not None:
         shape = batch, number, target, source
         checks.check_attention_mask(mask_bhts.shape, mask_bhts.dtype.name, shape)
-    within = Scores(scores.scale, scores.cap)  # the mask of a chunk says the rest
+    within = Scores(scores.scale, scores.cap)  # the mask of a chunk includes causality and window
 
     def chunk(start: tf.Tensor | int, count: int) -> tf.Tensor:
         first, keys = tf.constant(0), source
@@ -116,7 +118,7 @@ def in_chunks(
             return attention(near, added[0] if added else mask_bhcn, within)
 
         near = (_part(x, 1, first, keys) for x in (key_bsgk, value_bsge))
-        # What has a gradient is an argument.
+        # Tensors with a gradient must be arguments.
         added = () if mask_bhcn is None or mask_bhcn.dtype == tf.bool else (mask_bhcn,)
         return attended(_part(query_bthk, 1, start, count), *near, *added)
 
@@ -134,7 +136,7 @@ def in_chunks(
 
 
 def chunk_length(query_bthk: tf.Tensor, source: int | None) -> int | None:
-    """The number of queries in a chunk; None if they are few, or if a size is not known."""
+    """Returns the number of queries in a chunk; None if one suffices or a size is unknown."""
     batch, target, heads, _ = query_bthk.shape
     if batch is None or target is None or source is None:
         return None
@@ -144,13 +146,13 @@ def chunk_length(query_bthk: tf.Tensor, source: int | None) -> int | None:
 
 
 def _device(x: tf.Tensor) -> str:
-    """The kind of the tensor's device, by default of the process' on which TensorFlow places it."""
+    """Returns the kind of the tensor's device, by default where TensorFlow would place it."""
     names = x.device or " ".join(device.name for device in tf.config.list_physical_devices("GPU"))
     return "GPU" if "GPU" in names else "CPU"
 
 
 def _part(x: tf.Tensor | None, axis: int, start: tf.Tensor | int, count: int) -> tf.Tensor | None:
-    """count entries of the axis from start; XLA takes no Python slice from a tensor."""
+    """Returns `count` entries of the axis from start; XLA rejects Python slices by a tensor."""
     if x is None or x.shape[axis] in (1, count):
         return x
     begin = [start if at == axis else 0 for at in range(4)]

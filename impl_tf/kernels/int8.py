@@ -1,4 +1,4 @@
-"""Projections whose kernels and inputs are int8 while they are multiplied (INT8)."""
+"""Projections that multiply kernels and inputs in int8 (INT8)."""
 
 import math
 from collections.abc import Sequence
@@ -11,22 +11,21 @@ from .projection import FusedProjection
 
 __all__ = ["Int8Projection"]
 
-LARGEST = 127  # of an int8 number here
-TINY = 1e-30  # lower bound of the largest magnitude: a row of zeros has a scale too
+LARGEST = 127  # magnitude of an int8 number here
+TINY = 1e-30  # lower bound of a row's largest magnitude, so that rows of zeros have a scale
 
 
 class Int8Projection(FusedProjection):
-    """`y = r s (x8 [W8_1 W8_2 ..]) + [b_1 b_2 ..]`: several projections of one input in evaluation,
-    their outputs side by side.
+    """`y = r s (x8 [W8_1 W8_2 ..]) + [b_1 b_2 ..]`: projections of one input, for inference.
 
-    `W8 = round(W / s)` with a scale s for every output, `x8 = round(x / r)` with a scale r for
-    every token: the largest magnitude is 127. The sums are int32, all else is float32. Tied logits
-    have a kernel of their own here: the table that they are called with is not read.
+    `W8 = round(W / s)` with a scale s per output, `x8 = round(x / r)` with a scale r per token, so
+    that the largest magnitude is 127. Sums are int32, the rest is float32. Tied logits have their
+    own kernel here and ignore the table that calls pass.
     """
 
     def build(self, input_shape: object = None) -> None:
         inputs, outputs = math.prod(self.inputs), math.prod(self.outputs)
-        # Not `kernel`, which is the name of a parameter of the model.
+        # Not `kernel`, the name of a model parameter.
         zeros = {"initializer": "zeros", "trainable": False}
         self.kernel8 = self.add_weight(
             shape=(inputs, outputs), dtype="int8", name="kernel8", **zeros

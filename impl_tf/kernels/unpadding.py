@@ -1,4 +1,4 @@
-"""Unpadding: the real tokens of all rows lie side by side; only attention computes padding."""
+"""Unpadding: flat tokens of all rows without padding; only attention sees rows (PADDING)."""
 
 import functools
 from collections.abc import Callable
@@ -15,11 +15,11 @@ Gradient: TypeAlias = Callable[[tf.Tensor], tf.Tensor]
 
 
 class Tokens(NamedTuple):
-    """Which positions of rows `b t` lie flat, `1 n`, and where.
+    """Maps rows `b t` to n flat tokens, `1 n`.
 
-    index_n: the position of every flat token among all `b * t`, and 0 for the filler at the end;
-    None: all positions lie flat, in their order. place_bt: where every position lies, 0 if it does
-    not. mask_bt: True = it lies flat.
+    index_n: the position of each flat token among all `b * t`, 0 for the filler at the end; None if
+    all positions are flat, in order. place_bt: the place of each position, 0 if it has none.
+    mask_bt: True = has a flat token.
     """
 
     index_n: tf.Tensor | None
@@ -28,7 +28,7 @@ class Tokens(NamedTuple):
 
 
 class PaddedMask(NamedTuple):
-    """Stands where `mask_bhts` stands: that mask, of rows, and where queries and keys lie flat."""
+    """Replaces `mask_bhts` in an unpadded run: a mask of rows, and the flat queries and keys."""
 
     mask_bhts: tf.Tensor | None
     query: Tokens
@@ -36,8 +36,9 @@ class PaddedMask(NamedTuple):
 
 
 def in_rows(attention: Callable[..., tf.Tensor]) -> Callable[..., tf.Tensor]:
-    """A method `attention(heads, mask, ...)` that always sees rows. If the mask is a `PaddedMask`,
-    heads and output lie flat."""
+    """Decorates `attention(heads, mask, ...)`, which needs rows, to accept flat heads: if the mask
+    is a `PaddedMask`, heads and output are flat.
+    """
 
     @functools.wraps(attention)
     def call(module: Any, heads: Heads, mask: Any = None, *others: Any) -> tf.Tensor:
@@ -52,7 +53,7 @@ def in_rows(attention: Callable[..., tf.Tensor]) -> Callable[..., tf.Tensor]:
 
 
 def unpad(x_btd: tf.Tensor, tokens: Tokens) -> tf.Tensor:
-    """The flat tokens, `1 n d`, of rows `b t d`, with any axes for d.
+    """Flattens rows `b t d`, with any axes for d, to tokens `1 n d`.
 
     Its gradient is `pad`, a gather: every token occurs once, and nothing reads the filler.
     """
@@ -68,7 +69,7 @@ def unpad(x_btd: tf.Tensor, tokens: Tokens) -> tf.Tensor:
 
 
 def pad(x_1nd: tf.Tensor, tokens: Tokens) -> tf.Tensor:
-    """Rows `b t d` of flat tokens; zeros at positions that do not lie flat.
+    """Restores rows `b t d` from flat tokens; zeros at positions without one.
 
     Its gradient is `unpad`, with zeros for the filler.
     """
@@ -78,7 +79,7 @@ def pad(x_1nd: tf.Tensor, tokens: Tokens) -> tf.Tensor:
 
     @tf.custom_gradient
     def padded(x_1nd: tf.Tensor) -> tuple[tf.Tensor, Gradient]:
-        # A row of zeros at the end is faster than to replace the positions that do not lie flat.
+        # An extra row of zeros is faster than replacing the positions without a token.
         x_md = tf.concat([x_1nd[0], tf.zeros_like(x_1nd[0, :1])], axis=0)
         x_btd = tf.gather(x_md, tf.where(tokens.mask_bt, tokens.place_bt, tf.shape(x_1nd)[1]))
         return x_btd, lambda g_btd: _pad_gradient(g_btd, tokens)
@@ -87,7 +88,7 @@ def pad(x_1nd: tf.Tensor, tokens: Tokens) -> tf.Tensor:
 
 
 def counted(mask_bt: tf.Tensor, tokens: Tokens) -> tf.Tensor:
-    """The mask of the flat tokens, `1 n`; False for the filler."""
+    """Flattens a mask to `1 n`; False for the filler."""
     mask_1n = unpad(mask_bt, tokens)
     return mask_1n if tokens.index_n is None else mask_1n & _is_token(tokens)
 
@@ -98,6 +99,6 @@ def _pad_gradient(g_btd: tf.Tensor, tokens: Tokens) -> tf.Tensor:
 
 
 def _is_token(tokens: Tokens) -> tf.Tensor:
-    """Whether what lies flat is a token, not the filler: `1 n`."""
+    """Mask of the flattened positions, `1 n`: True for tokens, False for the filler."""
     place_1n, mask_1n = (unpad(x_bt, tokens) for x_bt in (tokens.place_bt, tokens.mask_bt))
     return mask_1n & (place_1n == tf.range(tf.shape(place_1n)[1]))

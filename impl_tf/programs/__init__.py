@@ -1,8 +1,8 @@
-"""What calls the pages for speed.
+"""Whole programs that call the pages.
 
-compiled: one graph of a layer or function. unpadding: a model that leaves out padding. fused: a
-copy of a model whose projections of one input are one product. static_cache: a cache of a fixed
-length. search: a whole search as one graph.
+compiled: a layer or function as one graph. unpadding: a model without padding. fused: a copy of a
+model with fused projections. static_cache: a cache of fixed length. search: a whole search as one
+graph.
 """
 
 __all__: list[str] = []

@@ -1,8 +1,7 @@
-"""The functions of a model that is exported: the whole of it, and for decoding its encoder and a
-step, whose cache is an argument and a result.
+"""Entry points of an exported model: the whole model, its encoder, and a decoding step.
 
-Every function takes the ids and masks that its stacks read, and returns its results by name. In
-evaluation; lengths may be unknown to the graph.
+The cache of the step is an argument and a result. Entry points take ids and masks, and return their
+results by name. Evaluation mode; lengths may be unknown to the graph.
 """
 
 import tensorflow as tf
@@ -31,8 +30,9 @@ def forward(
     target_mask_bt: tf.Tensor | None = None,
     segment_bs: tf.Tensor | None = None,
 ) -> Named:
-    """The whole model: of a decoder `logits_btv`; of an encoder-only model `hidden_bsd`, and what
-    its heads give: `pooled_bd`, `classes_bc`, `logits_bsv`."""
+    """The whole model: `logits_btv` of a decoder; of an encoder-only model `hidden_bsd` and the
+    outputs of its heads: `pooled_bd`, `classes_bc`, `logits_bsv`.
+    """
     config, text = model.config, Text.of(source, source_mask_bs, segment_bs)
     if config.decoder_layers:
         return {"logits_btv": model(text, Text(target, target_mask_bt), training=False)}
@@ -48,8 +48,8 @@ def forward(
 
 
 def encode(model: Transformer, source: tf.Tensor, source_mask_bs: tf.Tensor) -> Named:
-    """The encoder, and the keys and values of its memory for every layer of the decoder:
-    `memory_bsd`, `cross_keys_lbsgk`, `cross_values_lbsge`.
+    """The encoder, with the keys and values of its memory for every decoder layer: `memory_bsd`,
+    `cross_keys_lbsgk`, `cross_values_lbsge`.
     """
     memory_bsd = model.encode(Text(source, source_mask_bs), training=False)
     layers = model.decoder.layers
@@ -69,12 +69,12 @@ def step(
     source_mask_bs: tf.Tensor | None = None,
     **held: tf.Tensor,
 ) -> Named:
-    """The next t tokens of a target after p that were read: `logits_btv`, and the keys and values
-    of all of them, which the next step takes: `cache.decode_step` without state.
+    """Reads the next t tokens of a target after p: `logits_btv`, and all keys and values so far.
 
-    target_mask_bs: of all `p + t` tokens. held: keys_lbsgk, values_lbsge of every layer, p long,
-    and p is 0 at the start; beside an encoder cross_keys_lbsgk, cross_values_lbsge, as `encode`
-    gives them. A layer with a window keeps all keys, and its mask hides the far ones.
+    A stateless `cache.decode_step`. target_mask_bs: of all `p + t` tokens. held: keys_lbsgk and
+    values_lbsge of every layer, p long, with p = 0 at the start; cross_keys_lbsgk and
+    cross_values_lbsge from `encode`. A layer with a window keeps all keys, and its mask hides the
+    far ones.
     """
     config, length, end = model.config, sizes(target)[1], sizes(target_mask_bs)[1]
     position_bt = token_positions(target_mask_bs, config.position_start)[:, end - length :]

@@ -1,4 +1,4 @@
-"""A copy of a model for inference, whose projections of one input are one product."""
+"""A copy of a model for inference, with fused projections of one input."""
 
 from collections.abc import Iterator
 
@@ -22,7 +22,7 @@ from ..values import Heads
 
 __all__ = ["FusedAttention", "FusedFeedForward", "fused", "refresh"]
 
-# The projections that a fused one is made of; any other is made of the one of its own name.
+# Parts of the fused projections; every other projection is made from its namesake.
 FUSED = {
     "query_key_value": ("query", "key", "value"),
     "key_value": ("key", "value"),
@@ -31,10 +31,10 @@ FUSED = {
 
 
 class FusedAttention(MultiHeadAttention):
-    """Multi-head attention whose query, key and value are one product (self-attention), or key and
-    value (cross-attention).
+    """Multi-head attention whose query, key and value (self-attention), or key and value
+    (cross-attention), are one product.
 
-    `fused` makes it of a model's own attention, which is the one that is saved.
+    `fused` makes it from a model's own attention, which is the one saved.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class FusedAttention(MultiHeadAttention):
     def project(
         self, query_btd: tf.Tensor, memory_bsd: tf.Tensor, rotation: Rotation | None = None
     ) -> Heads:
-        """In self-attention the memory is the query's input and is not read."""
+        """In self-attention, memory_bsd equals query_btd and is not read."""
         if not self.of_itself:
             return super().project(query_btd, memory_bsd, rotation)
         query_bthk, key_btgk, value_btge = self.query_key_value.separate(query_btd)
@@ -70,7 +70,7 @@ class FusedAttention(MultiHeadAttention):
 
 
 class FusedFeedForward(FeedForward):
-    """A gated feed-forward whose gate and hidden layer are one product; `fused` makes it."""
+    """A gated feed-forward whose gate and hidden layer are one product, made by `fused`."""
 
     def __init__(self, config: TransformerConfig, int8: bool = False, **kwargs: object) -> None:
         super().__init__(config, **kwargs)
@@ -84,7 +84,7 @@ class FusedFeedForward(FeedForward):
 
 
 class Int8Logits(Int8Projection):
-    """Logits in int8, scaled and capped by config."""
+    """Logits in int8, with the config's scale and cap."""
 
     def __init__(self, config: TransformerConfig, **kwargs: object) -> None:
         width, vocabulary = (config.model_width,), (config.target_vocabulary,)
@@ -97,23 +97,23 @@ class Int8Logits(Int8Projection):
 
 
 def fused(model: Transformer, dtype: str | None = None) -> Transformer:
-    """A copy of the model, for whole passes, steps and searches.
+    """Copies the model for whole passes, steps and searches.
 
-    dtype: of its weights and computation, by default the model's; int8: the projections are int8,
-    all else is float32 (INT8). Raises ValueError without a decoder, and on layers of other classes,
-    which the copy would lack.
+    dtype: of weights and computation; default, the model's. int8: projections are int8, the rest is
+    float32 (INT8). Raises ValueError without a decoder, and on layers of other classes, which the
+    copy would lack.
     """
     model.config.need_decoder()
     if others := other_layers(model):
         found = ", ".join(f"{layer.name}, a {type(layer).__name__}" for layer in others)
         raise ValueError(
-            f"decoding needs every layer to be {__name__.partition('.')[0]}'s own, with its own "
+            f"decoding needs every layer to be one of {__name__.partition('.')[0]} with its own "
             f"call; got {found}"
         )
     if int8 := dtype is not None and tf.as_dtype(dtype) == tf.int8:
         dtype = "float32"
     if dtype is not None and not tf.as_dtype(dtype).is_floating:
-        raise ValueError(f"dtype must be a floating one or int8; got {tf.as_dtype(dtype).name}")
+        raise ValueError(f"dtype must be floating or int8; got {tf.as_dtype(dtype).name}")
     config, copy = model.config, Transformer(model.config, dtype=dtype or model.compute_dtype)
     options, in_encoder = {"int8": int8, "dtype": copy.dtype_policy}, int8 and config.encoder_layers
     for layer in [*copy.decoder.layers, *(copy.encoder.layers if in_encoder else ())]:
@@ -133,7 +133,7 @@ def fused(model: Transformer, dtype: str | None = None) -> Transformer:
 
 
 def refresh(copy: Transformer, model: Transformer) -> None:
-    """The weights that the model has now, in a copy that `fused` made of it."""
+    """Copies the model's current weights into a copy made by `fused`."""
     for name, value in weights.values(model, model.config).items():
         if (own := weights.at(copy, name)) is not None:
             own.assign(tf.cast(value, own.dtype))
@@ -151,7 +151,7 @@ def refresh(copy: Transformer, model: Transformer) -> None:
 
 
 def _parts(model: Transformer) -> Iterator[keras.layers.Layer]:
-    """The attentions and feed-forward networks of all layers."""
+    """Yields the attentions and feed-forward networks of all layers."""
     for stack in ("encoder", "decoder"):
         for layer in getattr(model, stack).layers if hasattr(model, stack) else ():
             names = ("self_attention", "cross_attention", "feed_forward")
@@ -159,7 +159,7 @@ def _parts(model: Transformer) -> Iterator[keras.layers.Layer]:
 
 
 def _to_int8(layer: keras.layers.Layer, *names: str) -> None:
-    """Puts int8 projections in place of those of the layer."""
+    """Replaces projections of the layer by int8 ones."""
     for name in names:
         if hasattr(layer, name):
             setattr(layer, name, Int8Projection(getattr(layer, name), name=name))

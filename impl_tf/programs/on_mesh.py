@@ -1,4 +1,4 @@
-"""What the judge asks of a mesh: components and their gradients, and steps of training."""
+"""Runs components, their gradients and training steps on a mesh for the judge."""
 
 import functools
 from collections.abc import Callable, Iterator, Mapping
@@ -22,17 +22,17 @@ from .sharding import BATCH_ALONE, Replicas, compilers, count, following, length
 
 __all__ = ["Answer", "Build", "Case", "on_mesh"]
 
-_VJP = "_vjp"  # the end of the name of a component's gradient
+_VJP = "_vjp"  # suffix of a component's gradient
 _SEARCHES = ("greedy_search", "sample", "beam_search", "decode_in_steps")
 
 Named: TypeAlias = dict[str, tf.Tensor]
-# Of a component: tensors, or NumPy arrays.
+# The result of a component: tensors, or NumPy arrays.
 Answer: TypeAlias = np.ndarray | tf.Tensor | tuple[tf.Tensor, ...] | Tree
 Build: TypeAlias = Callable[[TransformerConfig, tf.DType], Callable[..., Answer]]
 
 
 class Case(Protocol):
-    """A question of the judge. inputs: arrays and plain values, by dotted names."""
+    """A case of the judge. inputs: arrays and plain values, by dotted names."""
 
     component: str
     config: TransformerConfig
@@ -45,17 +45,17 @@ class Case(Protocol):
 
 
 def on_mesh(case: Case, components: Mapping[str, Build], trainer: Callable[..., Any]) -> Answer:
-    """What a component with parameters gives on the devices of a case's mesh, of `<component>_vjp`
-    the gradients by name, and of `training_steps` the losses and the parameters afterwards: whole
-    arrays, the same in every process.
+    """Returns a component's outputs on the mesh of a case; for `<component>_vjp` the gradients by
+    name, for `training_steps` the losses and final parameters.
 
-    Raises NotImplementedError on a model axis, a search and a component without parameters.
+    Arrays are whole and the same in every process. Raises NotImplementedError on a model axis, a
+    search, and a component without parameters.
     """
     component = case.component.removesuffix(_VJP)
     if case.mesh.model > 1:
         raise NotImplementedError(f"{BATCH_ALONE}; got model={case.mesh.model}")
     if component in _SEARCHES or not case.parameters:
-        raise NotImplementedError(f"TensorFlow's port computes {component} on one device")
+        raise NotImplementedError(f"impl_tf computes {component} on one device only")
     with _products(case.device):
         if component == "training_steps":
             return _training_steps(case, trainer)
@@ -63,7 +63,7 @@ def on_mesh(case: Case, components: Mapping[str, Build], trainer: Callable[..., 
 
 
 def _training_steps(case: Case, trainer: Callable[..., Any]) -> dict[str, np.ndarray]:
-    """The losses of a case's steps of training, and the parameters after them."""
+    """Returns the losses of a case's training steps, and the parameters after them."""
     given = canonical.nest(canonical.flatten(case.inputs))
     run = trainer(
         case.config,
@@ -84,7 +84,7 @@ def _training_steps(case: Case, trainer: Callable[..., Any]) -> dict[str, np.nda
 
 
 class _Asked:
-    """The component of a case on replicas, and its inputs: rows, whole arrays and plain values."""
+    """A component on replicas, and its inputs: rows, whole arrays and plain values."""
 
     def __init__(self, case: Case, component: str, build: Build) -> None:
         self._replicas = Replicas(case.mesh, _kind(case.device))
@@ -101,17 +101,17 @@ class _Asked:
         rows = {n: x for n, x in arrays.items() if x.ndim and _axes(n).startswith("b")}
         sizes = {len(x) for x in rows.values()}
         size = 0 if 0 in sizes else max(sizes)
-        self._rows = {n: x for n, x in rows.items() if len(x) == size}  # one row may be for all
+        self._rows = {n: x for n, x in rows.items() if len(x) == size}  # others are shared by all
         self._whole = {n: weights.from_numpy(x) for n, x in arrays.items() if n not in self._rows}
         if self._is_loss and given.get("total") is None:
             labels = given["label_b" if component == "classification_loss" else "target"]
             self._plain["total"] = max(count(case.config, labels), 1)
-        self._stacks: dict[Encoder | Decoder, int] = {}  # the length that each follows
+        self._stacks: dict[Encoder | Decoder, int] = {}  # stack -> the text length that it uses
         if by_length(case.config):
             self._follow(given)
 
     def answer(self) -> Answer:
-        """The outputs, or the gradients."""
+        """Returns the outputs, or the gradients."""
         xla, graph = compilers(self._case.mode == "compiled")
         derived = self._case.component.endswith(_VJP)
         compute = xla(self._gradients if derived else self._outputs)
@@ -133,7 +133,7 @@ class _Asked:
         return rows | shared | {f"parameters.{name}": x for name, x in found.items()}
 
     def _follow(self, given: Mapping[str, Any]) -> None:
-        """Finds the length of the whole batch: what its stacks read, or its largest position."""
+        """Computes the text length of the whole batch: its largest position plus 1."""
         position_bt = given.get("position_bs", given.get("position_bt"))
         if isinstance(self._module, Transformer):
             source, target = given.get("source"), given.get("target")
@@ -149,7 +149,7 @@ class _Asked:
                 self._plain["length"] = length
 
     def _outputs(self, own: Named) -> tuple[Named, Answer]:
-        """What is a sum over the replicas, and what are rows."""
+        """Returns the sums over replicas, and the rows."""
         found = self._function(**canonical.nest(self._plain | own))
         return ({"loss": found}, {}) if self._is_loss else ({}, found)
 
@@ -167,7 +167,7 @@ class _Asked:
         return pulled, rows
 
     def _gathered(self, rows: Answer) -> Answer:
-        """The rows of all replicas, by name if there are names."""
+        """Gathers the rows of all replicas, by name if named."""
 
         def gathered(name: str, x: tf.distribute.DistributedValues) -> np.ndarray:
             axis = max(0, _axes(name).find("b"))
@@ -181,7 +181,7 @@ class _Asked:
 
 @contextmanager
 def _products(device: str) -> Iterator[None]:
-    """Float32 is multiplied as TF32 on the device cuda-tf32 alone."""
+    """Enables TF32 products only on the device cuda-tf32."""
     settings = tf.config.experimental
     before = settings.tensor_float_32_execution_enabled()
     settings.enable_tensor_float_32_execution(device == "cuda-tf32")
@@ -196,13 +196,13 @@ def _kind(device: str) -> str:
 
 
 def _axes(name: str) -> str:
-    """The letters in which a name ends; those of ids, of keep masks and of a cotangent are rows."""
+    """Returns the axes suffix of a name; ids, keep masks and cotangents count as rows."""
     of_rows = name.startswith("keep.") or name in ("source", "target", "token", "cotangent")
     return "b" if of_rows else name.rpartition("_")[2]
 
 
 def _owner(function: Any) -> Any:
-    """The module whose parameters a component has."""
+    """Returns the module that holds a component's parameters."""
     if isinstance(function, functools.partial):
         return _owner(function.args[0])
     return getattr(function, "__self__", function)

@@ -1,4 +1,4 @@
-"""Searches as programs: requests, checked and padded to a few lengths, and the graphs for them."""
+"""Searches as programs: requests, checked and padded to a few lengths, and their graphs."""
 
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -22,31 +22,31 @@ __all__ = ["Answers", "Plan", "Programs", "Request", "State", "bucket", "loop", 
 Answers: TypeAlias = dict[str, tf.Tensor]
 Array: TypeAlias = np.ndarray | tf.Tensor
 Options: TypeAlias = Strategy | Mapping[str, float | None]
-State: TypeAlias = dict[str, Any]  # the variables of a search's loop
+State: TypeAlias = dict[str, Any]  # variables of a search loop
 
 SHORTEST, LONGEST = 16, 64
 
 
 class Plan(NamedTuple):
-    """The constants of a graph; everything else is its input."""
+    """The constants of a graph; everything else is an input."""
 
-    room: int  # the longest answer that fits
+    room: int  # longest answer that fits
     beams: int
-    repetition: bool  # whether tokens of the target become less likely
+    repetition: bool  # lower the scores of earlier tokens
     no_repeat_ngram: int
-    drawn: bool  # whether tokens are drawn
+    drawn: bool  # sample instead of taking the likeliest
     most: int  # upper bound of top_k; 0: no top_k
-    by_probability: bool  # whether top_p is less than 1
+    by_probability: bool  # top_p is less than 1
 
 
 class Request(NamedTuple):
-    """The inputs of a graph: arrays, or tensors."""
+    """The inputs of a graph: arrays or tensors."""
 
-    source: Array | None  # None in a decoder-only model, as its mask
+    source: Array | None  # None, like its mask, in a decoder-only model
     source_mask_bs: Array | None
-    before: Array  # the prefix but for its last token, `b p`
+    before: Array  # the prefix without its last token, `b p`
     before_mask_bt: Array
-    start: Array  # how many of these only fill up its length
+    start: Array  # how many of these are filler
     last_b1: Array
     end_id: Array
     pad_id: Array  # follows the end token
@@ -57,19 +57,18 @@ class Request(NamedTuple):
     temperature: Array
     top_p: Array
     early_stop: Array
-    forbidden_v: Array  # True = no answer holds the id
+    forbidden_v: Array  # True = excluded from answers
     length_penalty_n: Array
-    uniform_bn: tf.Tensor = None  # where tokens are drawn
+    uniform_bn: tf.Tensor = None  # if tokens are drawn
 
 
 Search: TypeAlias = Callable[[Transformer, Plan, Request], Answers]
 
 
 class Programs:
-    """A copy of a model, its projections of one input fused, and the searches on it, each of which
-    is one graph for each plan and shape.
+    """A copy of a model with fused projections, and its searches: one graph per plan and shape.
 
-    dtype: as `fused`. compiled: by XLA; otherwise a search runs operation by operation.
+    dtype: as in `fused`. compiled: by XLA; otherwise a search runs op by op.
     """
 
     def __init__(self, model: Transformer, dtype: str | None = None, compiled: bool = True) -> None:
@@ -81,12 +80,12 @@ class Programs:
 
     @property
     def graphs(self) -> int:
-        """The number of graphs that have been compiled."""
+        """The number of compiled graphs."""
         searches = self._searches.values()
         return sum(getattr(run, "experimental_get_tracing_count", int)() for run in searches)
 
     def refresh(self, model: Transformer) -> None:
-        """Copies the weights of this model or another of its config; compiles no graph."""
+        """Copies the weights of this model, or of another with its config; compiles no graph."""
         refresh(self.model, model)
 
     def answers(
@@ -98,8 +97,7 @@ class Programs:
         uniform_bn: Array | None = None,
         beams: bool = False,
     ) -> Answers:
-        """The answers of a search to a request. Raises ValueError on what does not fit, and if a
-        logit is inf or NaN."""
+        """Returns the answers of a search. Raises ValueError on invalid requests and logits."""
         strategy = Strategy.of(strategy, self.model.config)
         chosen = plan(strategy, strategy.beam_size if beams else 1, uniform_bn is not None)
         if search not in self._searches:
@@ -122,8 +120,9 @@ class Programs:
 
 
 def loop(step: Callable[[State], State], state: State, request: Request) -> State:
-    """The state after the last step: after max_new_tokens tokens, if all rows are done, or if a
-    logit was not finite."""
+    """Runs steps until max_new_tokens are read, all rows are done, or a logit was not finite;
+    returns the state.
+    """
 
     def goes_on(state: State) -> tf.Tensor:
         more = (state["step"] < request.max_new_tokens) & state["finite"]
@@ -134,14 +133,14 @@ def loop(step: Callable[[State], State], state: State, request: Request) -> Stat
 
 
 def bucket(length: int) -> int:
-    """The smallest of 16, 32, 64, 128, 192, ... that is not less, so that few lengths serve all."""
+    """Rounds a length up to 16, 32, 64, 128, 192, ..., so that a few graphs serve all lengths."""
     if length > LONGEST:
         return -(-length // LONGEST) * LONGEST
     return max(SHORTEST, 1 << (length - 1).bit_length())
 
 
 def plan(strategy: Strategy, beams: int = 1, drawn: bool = False) -> Plan:
-    """The plan of greedy search, of a search with beams, or of sampling (drawn)."""
+    """Returns the plan of a greedy search, a beam search, or sampling (drawn)."""
     drawn = drawn and strategy.temperature > 0
     return Plan(
         room=bucket(strategy.max_new_tokens),
@@ -161,7 +160,7 @@ def request(
     prefix: Text,
     uniform_bn: Array | None = None,
 ) -> Request:
-    """The inputs of a graph. Raises ValueError on ids, masks and prefixes that do not fit."""
+    """Returns the inputs of a graph. Raises ValueError on invalid ids, masks and prefixes."""
     config, (source_bs, source_mask_bs) = model.config, _source(model, source)
     prefix_bp, prefix_mask_bp = _prefix(model, strategy, source_bs, prefix)
     before, room = prefix_bp[:, :-1], bucket(strategy.max_new_tokens)
@@ -197,7 +196,7 @@ def _array(x: Array | None) -> np.ndarray | None:
 
 
 def _source(model: Transformer, text: Text) -> tuple[np.ndarray | None, np.ndarray | None]:
-    """The source and its mask, padded, if there is one."""
+    """Returns the source and its mask, padded, or None, None."""
     config, source, mask_bs = model.config, _array(text.ids), _array(text.mask)
     checks.check_source_given(config.encoder_layers, source, source_mask_bs=mask_bs)
     if source is None:
@@ -216,7 +215,7 @@ def _source(model: Transformer, text: Text) -> tuple[np.ndarray | None, np.ndarr
 def _prefix(
     model: Transformer, strategy: Strategy, source: Any, given: Text
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The prefix, by default the start token, and its token mask."""
+    """Returns the prefix, by default the start token, and its token mask."""
     config, prefix, mask_bp = model.config, _array(given.ids), _array(given.mask)
     checks.check_prefix_given(prefix is not None, source is not None, strategy.start_id)
     if prefix is None:

@@ -1,5 +1,6 @@
-"""Data parallel by `tf.distribute`: every replica takes rows of a batch and holds every parameter
-whole, and gradients are summed once."""
+"""Data parallelism by `tf.distribute`: replicas hold all parameters and take rows of a batch;
+gradients are summed once.
+"""
 
 import functools
 import math
@@ -32,22 +33,22 @@ __all__ = [
     "workers_alive",
 ]
 
-BATCH_ALONE = "TensorFlow's port splits the batch alone"
+BATCH_ALONE = "impl_tf only splits the batch"
 _KINDS = {"cpu": "CPU", "cuda": "GPU"}
 _LOST = (tf.errors.UnavailableError, tf.errors.AbortedError, tf.errors.DeadlineExceededError)
-_PHILOX, _WORDS = 1, 4  # the generator, and how many words each of its counts gives
+_PHILOX, _WORDS = 1, 4  # the generator, and words per count
 
 P = ParamSpec("P")
 R = TypeVar("R")
-Distributed: TypeAlias = tf.distribute.DistributedValues  # a value for every replica here
+Distributed: TypeAlias = tf.distribute.DistributedValues  # a value for every local replica
 
 
 class Replicas:
-    """The devices of a mesh, each of which has a copy of the model: those of this process, or one
-    worker's or more where TF_CONFIG names a cluster.
+    """The devices of a mesh, each with a copy of the model: devices of this process, or of the
+    workers of the cluster in TF_CONFIG.
 
-    Raises ValueError on a model axis, and on devices that are missing. Parameters are whole on
-    every device, whether or not the mesh says `replicate`.
+    Raises ValueError on a model axis, and if devices are missing. Parameters are whole on every
+    device, whatever `replicate` says.
     """
 
     def __init__(self, mesh: Mesh, device: str = "cpu") -> None:
@@ -62,33 +63,33 @@ class Replicas:
         if (have := self.strategy.num_replicas_in_sync) != mesh.devices:
             raise ValueError(
                 f"the mesh {mesh} needs {mesh.devices} devices; the workers of TF_CONFIG have "
-                f"{have} together"
+                f"{have} in total"
             )
 
     def rows(self, array: np.ndarray, begin: int, end: int) -> Distributed:
-        """For every replica here its rows of an array's rows begin .. end."""
+        """Returns for every local replica its share of the rows begin .. end of an array."""
         places = chunks(end - begin, self.mesh.data)
         return self.each(lambda index: array[begin:end][places[index]])
 
     def each(self, value: Callable[[int], np.ndarray]) -> Distributed:
-        """For every replica here the value of its number."""
+        """Returns for every local replica the value of its index."""
         return self.strategy.experimental_distribute_values_from_function(
             lambda context: weights.from_numpy(value(context.replica_id_in_sync_group))
         )
 
     def run(self, function: Callable[..., R], *arguments: Distributed) -> R:
-        """What the function gives on every replica, of its own part of each argument."""
+        """Runs the function on every replica, with its part of each argument."""
         with workers_alive():
             return self.strategy.run(function, args=arguments)
 
     def first(self, values: R) -> R:
-        """One of the values of the replicas here, which are the same."""
+        """Returns the value of the first local replica; all are equal."""
         local = self.strategy.experimental_local_results
         return tf.nest.map_structure(lambda value: local(value)[0], values)
 
 
 class Workers(Group):
-    """The processes of a cluster, in the order of TF_CONFIG: a chief first."""
+    """The processes of a cluster, in the order of TF_CONFIG, the chief first."""
 
     def __init__(self, strategy: tf.distribute.Strategy) -> None:
         resolver = strategy.cluster_resolver
@@ -111,9 +112,9 @@ class Workers(Group):
 
 
 def logical_devices(mesh: Mesh) -> None:
-    """Splits the CPU into the devices of a mesh, unless there are as many.
+    """Splits the CPU into the devices of a mesh, unless there are enough.
 
-    Raises ValueError if TensorFlow was used before and has fewer.
+    Raises ValueError if TensorFlow was already used with fewer devices.
     """
     cpu = tf.config.list_physical_devices("CPU")[0]
     have = len(tf.config.get_logical_device_configuration(cpu) or [None])
@@ -124,13 +125,13 @@ def logical_devices(mesh: Mesh) -> None:
         tf.config.set_logical_device_configuration(cpu, devices)
     except RuntimeError:
         raise ValueError(
-            f"the mesh {mesh} needs {mesh.devices} devices; TensorFlow sees {have}, and splits the "
-            "CPU into more only before its first use"
+            f"the mesh {mesh} needs {mesh.devices} devices; TensorFlow sees {have}, and can split "
+            "the CPU only before its first use"
         ) from None
 
 
 def count(config: TransformerConfig, target: np.ndarray) -> int:
-    """The number of labels of a batch that count: every class does."""
+    """Returns the number of labels of a batch that count; every class does."""
     # No id equals None.
     return target.size if config.classes else int((target[:, 1:] != config.padding_id).sum())
 
@@ -142,7 +143,7 @@ def lengths(
     source_mask: np.ndarray | None = None,
     target_mask: np.ndarray | None = None,
 ) -> dict[str, int]:
-    """The length of what each stack reads of a whole batch: the largest position and 1."""
+    """Returns the text length of each stack in a whole batch: the largest position plus 1."""
     read = {"encoder": ("source", source, source_mask), "decoder": ("target", target, target_mask)}
     found = {}
     for stack, (side, token, mask_bt) in read.items():
@@ -155,8 +156,9 @@ def lengths(
 
 @contextmanager
 def following(length_of: Mapping[keras.layers.Layer, int | tf.Variable]) -> Iterator[None]:
-    """Frequencies that depend on the length of the text (ROTARY) are those of the length that is
-    given for a stack: that of the whole batch, of which a replica reads some rows."""
+    """Makes frequencies that depend on the text length (ROTARY) use this length for a stack: that
+    of the whole batch, of which a replica reads some rows.
+    """
     for stack, length in length_of.items():
         stack.walk = functools.partial(stack.walk, length=length)
     try:
@@ -174,9 +176,9 @@ def draw(
     source_length: int,
     target_length: int,
 ) -> dict[str, tf.Tensor]:
-    """Random keep masks of some rows of a batch, by site: the same whichever replica draws them.
+    """Draws keep masks for some rows of a batch, by site; the same on every replica.
 
-    place: the first of the rows in the whole batch, and the step. Philox counts blocks of rows in
+    place: index of the first row in the whole batch, and the step. Philox counts blocks of rows in
     one half of its counter and steps in the other.
     """
     shapes = sites.shapes(config, rows, source_length, target_length)
@@ -198,7 +200,7 @@ def draw(
 
 
 def recomputing(config: TransformerConfig) -> keras.RematScope:
-    """The scope in which a model is made that recomputes activations in the backward pass."""
+    """Scope for creating a model that recomputes activations in the backward pass."""
     count = max(config.encoder_layers, config.decoder_layers)
     names = [f"layers_{index}" for index in range(count)]
     return keras.RematScope("list_of_layers", layer_names=names)
@@ -206,20 +208,21 @@ def recomputing(config: TransformerConfig) -> keras.RematScope:
 
 @functools.cache  # a process joins its cluster once, before it uses TensorFlow
 def _of_cluster(kind: str) -> tf.distribute.Strategy:
-    """The strategy of the workers that TF_CONFIG names, each with all of its devices of that kind;
-    the CPU is one."""
+    """Returns the strategy of the workers in TF_CONFIG, each with all of its devices of this kind;
+    the CPU is one device.
+    """
     try:
         if kind == "CPU":
             tf.config.set_visible_devices([], "GPU")
         return tf.distribute.MultiWorkerMirroredStrategy()
     except RuntimeError as error:
         raise ValueError(
-            f"a worker of TF_CONFIG must join before TensorFlow's first use; got: {error}"
+            f"a worker of TF_CONFIG must join before TensorFlow's first use; it says: {error}"
         ) from None
 
 
 def _of_process(mesh: Mesh, kind: str) -> tf.distribute.Strategy:
-    """The strategy of the first devices of that kind that this process has."""
+    """Returns a strategy for this process's first devices of this kind."""
     if kind == "CPU":
         logical_devices(mesh)
     devices = [device.name for device in tf.config.list_logical_devices(kind)]
@@ -230,9 +233,9 @@ def _of_process(mesh: Mesh, kind: str) -> tf.distribute.Strategy:
     return _mirrored(tuple(devices[: mesh.devices]), kind)
 
 
-@functools.cache  # collective operations of two strategies have the same keys, and stop each other
+@functools.cache  # collectives of two strategies share keys and block each other
 def _mirrored(devices: tuple[str, ...], kind: str) -> tf.distribute.Strategy:
-    """CPUs add at the first of them, in one order, without collective operations."""
+    """CPUs sum on the first device, in a fixed order, without collectives."""
     if kind == "CPU":
         return tf.distribute.MirroredStrategy(devices, tf.distribute.ReductionToOneDevice())
     return tf.distribute.MirroredStrategy(devices)
@@ -240,24 +243,24 @@ def _mirrored(devices: tuple[str, ...], kind: str) -> tf.distribute.Strategy:
 
 @contextmanager
 def workers_alive() -> Iterator[None]:
-    """Raises ConnectionError, in one sentence, if another worker has gone."""
+    """Raises a one-line ConnectionError if another worker is gone."""
     try:
         yield
     except _LOST as error:
         raise ConnectionError(
-            "another worker of TF_CONFIG has ended or does not answer; start all of them again"
+            "another worker of TF_CONFIG has ended or does not answer; restart all workers"
         ) from error
 
 
 def summed(tensors: R) -> R:
-    """The sums over the replicas of a nest of tensors, in a replica."""
-    # An argument of a graph has no device, and a process with one replica asks for it.
+    """Sums tensors of a nest over the replicas, within a replica."""
+    # Graph arguments have no device, which a process with one replica needs.
     placed = tf.nest.map_structure(tf.identity, tensors)
     return tf.distribute.get_replica_context().all_reduce(tf.distribute.ReduceOp.SUM, placed)
 
 
 def compilers(compiled: bool) -> Iterator[Callable[[Callable[P, R]], Callable[P, R]]]:
-    """What makes a graph of a replica's function, by XLA, and of what replicas do together."""
+    """Yields decorators that compile a replica's function, by XLA, and their joint work."""
     for jit_compile in (True, None):
         make = functools.partial(tf.function, autograph=False, jit_compile=jit_compile)
         yield make if compiled else lambda function: function

@@ -1,11 +1,11 @@
-"""A cache of a fixed length, which steps fill in place: one graph serves every step of a search.
+"""A cache of fixed length that steps fill in place: one graph serves every step of a search.
 
-A layer whose window is shorter than the cache has room for the keys and values of its window: a
-token takes the place of the one that the window leaves behind.
+A layer whose window is shorter than the cache only has room for the window: a token replaces the
+one that leaves it.
 
-The rows n of the target are the w beams of the first row b, then those of the next. The beams of a
-row share their keys: those of all beams' first tokens, of the second, ...; target_mask_bt,
-`n (t w)`, says which of them are the real tokens of the beam's own past.
+The rows n of the target are the w beams of the first row b, then those of the next. Beams of a row
+share their keys: those of all beams' first tokens, then of the second, and so on; target_mask_bt,
+`n (t w)`, marks the real tokens of a beam's own past.
 """
 
 from typing import Any, NamedTuple
@@ -38,23 +38,26 @@ __all__ = [
 
 
 class StaticKeyValues(NamedTuple):
-    """Keys, rotated as they were read, and values, as attention multiplies them: stored by
-    position, a step compiled by XLA takes eight times as long."""
+    """Keys, rotated when read, and values in the order that attention multiplies them; stored by
+    position, a step compiled by XLA takes eight times as long.
+    """
 
     key_bgks: tf.Tensor
     value_bgse: tf.Tensor
 
     @classmethod
     def of(cls, key_bsgk: tf.Tensor, value_bsge: tf.Tensor) -> "StaticKeyValues":
-        """Keys and values that lie by position."""
+        """Converts keys and values stored by position."""
         return cls(tf.transpose(key_bsgk, [0, 2, 3, 1]), tf.transpose(value_bsge, [0, 2, 1, 3]))
 
 
 class StaticCache(NamedTuple):
-    """source_mask_bs: without a column in a decoder-only model. read: the number of tokens that
-    each row has read. start: how many of these only fill up its length, which positions that are
-    numbered from the row's first token do not count. position_td: the vectors of positions, without
-    a column where none are added to the embedding."""
+    """Everything that steps have read, with room for more.
+
+    source_mask_bs: without columns in a decoder-only model. read: the number of tokens that each
+    row has read. start: how many of these are filler, which positions counted from the row's first
+    token skip. position_td: the vectors of positions, without columns if none are added.
+    """
 
     source_mask_bs: tf.Tensor | None
     target_mask_bt: tf.Tensor
@@ -65,7 +68,7 @@ class StaticCache(NamedTuple):
 
     @property
     def beams(self) -> int:
-        """The number of rows of the target that share the keys of a row."""
+        """The number of target rows that share the keys of a row."""
         return self.target_mask_bt.shape[1] // self.position_td.shape[0]
 
 
@@ -78,7 +81,7 @@ def start_cache(
     length: int,
     start: tf.Tensor | int = 0,
 ) -> StaticCache:
-    """`cache.start_cache`, with room for so many tokens of the target. start: see `StaticCache`."""
+    """Returns `cache.start_cache` with room for `length` tokens. start: see `StaticCache`."""
     config, dtype = model.config, model.compute_dtype
     empty = growing.start_cache(model, memory_bsd, source_mask_bs, batch)
     rows, heads = empty.target_mask_bt.shape[0], config.key_value_heads
@@ -105,14 +108,15 @@ def decode_step(
     cache: StaticCache,
     target_mask_bt: tf.Tensor | None = None,
 ) -> tuple[tf.Tensor, StaticCache]:
-    """`cache.decode_step`. Also raises ValueError on more tokens than the cache holds, if their
-    number is known."""
+    """Computes `cache.decode_step`. Also raises ValueError if the cache has no room for the tokens,
+    if their number is known.
+    """
     target, length = tf.convert_to_tensor(target), cache.position_td.shape[0]
     checks.check_same_batch(cache=cache.target_mask_bt.shape, target=target.shape)
     if not tf.is_symbolic_tensor(cache.read):
         checks.check_length(needed := int(cache.read) + target.shape[1], model.config.max_positions)
         if needed > length:
-            raise ValueError(f"the cache holds {length} tokens; got {needed}")
+            raise ValueError(f"the cache has room for {length} tokens; got {needed}")
     target_mask_bt = inputs.target_mask(model.config, target, target_mask_bt)
     return forward_step(model, target, cache, target_mask_bt)
 
@@ -125,10 +129,10 @@ def forward_step(
     later: int = 0,
     known: tf.Tensor | None = None,
 ) -> tuple[tf.Tensor, StaticCache]:
-    """`decode_step` on arguments that are checked, also of several beams.
+    """Computes `decode_step` of checked arguments, for one or more beams.
 
-    later: how many tokens that are read later count for the length of the text. known: how many of
-    these tokens there are, by default all; the cache does not count the others, which only fill up.
+    later: number of tokens read later that count towards the text length. known: number of real
+    tokens, default all; the cache does not count the rest, which is filler.
     """
     config, (rows, count), width = model.config, target.shape, cache.beams
     all_bt, end = _with(cache, target_mask_bt), cache.read + (count if known is None else known)
@@ -163,8 +167,8 @@ def forward_step(
 class _Place(NamedTuple):
     """Where the next tokens go in a layer's room: from `start` on.
 
-    last_s: of many tokens at once in a window, which of all that they attend to are held then;
-    None: they attend to the room with them in it.
+    last_s: if many tokens enter a window at once, which of all attended tokens are kept; None: the
+    tokens are written before they attend.
     """
 
     room: StaticKeyValues
@@ -172,19 +176,19 @@ class _Place(NamedTuple):
     last_s: tf.Tensor | None
 
     def update(self, key_btgk: tf.Tensor, value_btge: tf.Tensor) -> StaticKeyValues:
-        """The keys and values that the next tokens attend to, theirs among them."""
+        """Returns the keys and values that the next tokens attend to, including their own."""
         (key_bgks, value_bgse), new = self.room, StaticKeyValues.of(key_btgk, value_btge)
         if self.last_s is not None:
             key_bgks = tf.concat([key_bgks, new.key_bgks], axis=3)
             return StaticKeyValues(key_bgks, tf.concat([value_bgse, new.value_bgse], axis=2))
-        # In place within a graph if nothing else reads the old ones.
+        # In place within a graph, if nothing else reads the old tensors.
         of_key, of_value = tf.stack([0, 0, 0, self.start]), tf.stack([0, 0, self.start, 0])
         key_bgks = keras.ops.slice_update(key_bgks, of_key, new.key_bgks)
         value_bgse = keras.ops.slice_update(value_bgse, of_value, new.value_bgse)
         return StaticKeyValues(key_bgks, value_bgse)
 
     def held(self, read: StaticKeyValues) -> StaticKeyValues:
-        """The room after the next tokens, which attended to all of `read`."""
+        """Returns the room after the next tokens, which attended to all of `read`."""
         if self.last_s is None:
             return read
         key_bgks = tf.gather(read.key_bgks, self.last_s, axis=3)
@@ -192,7 +196,7 @@ class _Place(NamedTuple):
 
 
 def _with(cache: StaticCache, mask_bt: tf.Tensor) -> tf.Tensor:
-    """The cache's target_mask_bt with the mask of the next tokens, which is their own beam's."""
+    """Returns target_mask_bt with the mask of the next tokens, which only their own beam sees."""
     (rows, count), width = mask_bt.shape, cache.beams
     own_b1w = tf.tile(tf.eye(width, dtype=tf.bool), [rows // width, 1])[:, tf.newaxis]
     new_bt = tf.reshape(mask_bt[..., tf.newaxis] & own_b1w, [rows, count * width])
@@ -203,11 +207,11 @@ def _with(cache: StaticCache, mask_bt: tf.Tensor) -> tf.Tensor:
 def _ring(
     cache: StaticCache, mask_bt: tf.Tensor, room: int, count: int, end: tf.Tensor
 ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor | None]:
-    """The mask of all that the next tokens attend to, `b 1 t s`, in layers that hold so many
-    tokens, and their `start` and `last_s`.
+    """Returns the mask of all that the next tokens attend to, `b 1 t s`, in layers with room for
+    this many tokens, and their `start` and `last_s`.
 
-    mask_bt: of the target, the next tokens among them. count: of the next tokens. end: how many
-    tokens the cache counts then.
+    mask_bt: of the target, including the next tokens. count: of the next tokens. end: number of
+    tokens that the cache counts afterwards.
     """
     read, width = cache.read, cache.beams
     query_t1, start, last_s = read + tf.range(count)[:, tf.newaxis], read % room * width, None
@@ -228,18 +232,17 @@ def _ring(
 
 
 def _held(read: tf.Tensor, room: int) -> tf.Tensor:
-    """The token in each place of a layer that holds the last tokens; negative: none."""
+    """Returns the token in each place of a layer that keeps the last tokens; negative: empty."""
     return read - 1 - (read - 1 - tf.range(room)) % room
 
 
 def _places(token_k: tf.Tensor, width: int) -> tf.Tensor:
-    """Where the keys of these tokens lie among those of all tokens and beams."""
+    """Returns where the keys of these tokens are among those of all tokens and beams."""
     return tf.reshape(token_k[:, tf.newaxis] * width + tf.range(width), [-1])
 
 
 def _attend(attention: MultiHeadAttention, heads: Heads, mask_bhts: tf.Tensor | None) -> tf.Tensor:
-    """`attend_by_mask` of keys and values as the cache holds them: it transposes them back, and XLA
-    cancels the two."""
+    """Applies `attend_by_mask` to keys and values in cache order; XLA cancels the transposes."""
     query_bthk, key_bgks, value_bgse = heads
     key_bsgk = tf.transpose(key_bgks, [0, 3, 1, 2])
     by_position = Heads(query_bthk, key_bsgk, tf.transpose(value_bgse, [0, 2, 1, 3]))
@@ -249,15 +252,15 @@ def _attend(attention: MultiHeadAttention, heads: Heads, mask_bhts: tf.Tensor | 
 def attend_by_mask(
     attention: MultiHeadAttention, heads: Heads, mask_bhts: tf.Tensor | None
 ) -> tf.Tensor:
-    """`attention.attend` of keys whose order is not the text's: the mask alone says what a query
-    may attend to."""
+    """Applies `attention.attend` to keys in any order: only the mask decides what a query sees."""
     own = Scores(attention.scores.scale, attention.scores.cap)
     return attention.output_projection(scaled_dot_product_attention(heads, mask_bhts, own))
 
 
 def reorder(cache: StaticCache, row_b: tf.Tensor) -> StaticCache:
-    """`cache.reorder`. Several beams share one set of keys, so that only target_mask_bt, which says
-    which keys are a beam's past, is moved; with one beam all is moved."""
+    """Computes `cache.reorder`. Several beams share one set of keys, so only target_mask_bt moves,
+    which marks a beam's past; with one beam everything moves.
+    """
     if cache.beams > 1:
         return cache._replace(target_mask_bt=tf.gather(cache.target_mask_bt, row_b))
     held: Any = cache[:3]
@@ -266,10 +269,10 @@ def reorder(cache: StaticCache, row_b: tf.Tensor) -> StaticCache:
 
 
 def branch(cache: StaticCache, count: int) -> StaticCache:
-    """The cache of count beams for every row; they have all read what the row has."""
+    """Expands a cache to `count` beams per row, which have all read what the row has."""
 
     def apart(x: tf.Tensor, axis: int) -> tf.Tensor:
-        """The positions of that axis, each followed by room for those of the other beams."""
+        """Adds, after each position of the axis, room for those of the other beams."""
         wider = tf.stack([x, *[tf.zeros_like(x)] * (count - 1)], axis=axis + 1)
         return tf.reshape(wider, [*x.shape[:axis], x.shape[axis] * count, *x.shape[axis + 1 :]])
 
@@ -289,9 +292,10 @@ def read_anew(
     mask_bn: tf.Tensor,
     answered: tf.Tensor,
 ) -> StaticCache:
-    """The cache after the target so far, which stands at the end of its axis: where the next token
-    of an answer (answered: it has a token) is the first one beyond the original length of longrope,
-    all keys are rotated by the frequencies of long texts."""
+    """Recomputes the cache of the target so far, which is right-aligned, when the next token of an
+    answer is the first beyond longrope's original length: all keys then rotate by the frequencies
+    of long texts. answered: the answer has a token.
+    """
     read, length = cache.read, _text_length(model.config, cache)
     beyond = tf.reduce_any([length == original for original in model.config.rotary_switches])
 
@@ -307,13 +311,13 @@ def read_anew(
 
 
 def _text_length(config: TransformerConfig, cache: StaticCache) -> tf.Tensor:
-    """The largest position of what has been read, and 1."""
+    """Returns the largest position read so far plus 1."""
     last = cache._replace(read=cache.read - 1)
     return tf.reduce_max(_positions(config, last, cache.target_mask_bt, 1)) + 1
 
 
 def _position_vectors(model: Transformer, length: int) -> tf.Tensor:
-    """The vectors of the first positions; a learned table that is shorter serves fewer."""
+    """Returns the vectors of the first positions; a shorter learned table repeats its last one."""
     embedding = inputs.InputLayers.of(model, "target").position_embedding
     if embedding is not None:
         position_t = tf.minimum(tf.range(length), model.config.max_positions - 1)
@@ -326,7 +330,7 @@ def _position_vectors(model: Transformer, length: int) -> tf.Tensor:
 def _positions(
     config: TransformerConfig, cache: StaticCache, mask_bs: tf.Tensor, count: int
 ) -> tf.Tensor:
-    """The positions of the next count tokens, from the first real one, or from the row's first."""
+    """Returns the positions of the next count tokens, from the first real or the first token."""
     if config.position_start == "row":
         first_b1 = tf.fill([mask_bs.shape[0], 1], cache.start)
     else:
@@ -337,8 +341,9 @@ def _positions(
 
 
 def _by_token(x_btd: tf.Tensor, width: int) -> tf.Tensor:
-    """`b (t w) d`, with any axes for d: the first tokens of all beams of a row, then the second
-    ones, like their keys."""
+    """Reorders to `b (t w) d`, with any axes for d: the first tokens of all beams, then the second,
+    like their keys.
+    """
     rows, count, *rest = x_btd.shape
     x_bwtd = tf.reshape(x_btd, [rows // width, width, count, *rest])
     x_btwd = tf.transpose(x_bwtd, [0, 2, 1, *range(3, len(x_bwtd.shape))])

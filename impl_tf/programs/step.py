@@ -1,4 +1,4 @@
-"""The step of a training run on replicas."""
+"""The training step on replicas."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -20,16 +20,15 @@ from .sharding import Replicas, compilers, draw, following, lengths, summed, wor
 
 __all__ = ["Steps"]
 
-Rows: TypeAlias = tf.distribute.DistributedValues  # of every replica its part
+Rows: TypeAlias = tf.distribute.DistributedValues  # for every replica, its part
 Part: TypeAlias = tuple[tf.Tensor, list[tf.Tensor]]  # a loss and its gradients
 
 
 class Steps:
-    """The steps of a training run on replicas, and its loss in evaluation.
+    """The training steps of a run on replicas, and its evaluation loss.
 
-    model and optimizer were made in the strategy's scope. Padding is computed. compiled: a
-    replica's forward and backward pass is one graph by XLA; the reduction and the update are a
-    graph beside it.
+    model and optimizer must be created in the strategy's scope. Padding is computed. compiled: each
+    replica's forward and backward pass is one XLA graph; reduction and update are another graph.
     """
 
     def __init__(
@@ -43,7 +42,7 @@ class Steps:
     ) -> None:
         self._replicas, self._model, self._optimizer = replicas, model, optimizer
         self._recipe, self._seed = recipe, seed
-        self._lengths: dict[str, tf.Variable] = {}  # of what the stacks read, if they depend on it
+        self._lengths: dict[str, tf.Variable] = {}  # text lengths of the stacks, if they matter
         if by_length(model.config):
             stacks = [name for name in ("encoder", "decoder") if hasattr(model, name)]
             with replicas.strategy.scope():
@@ -51,7 +50,7 @@ class Steps:
         xla, graph = compilers(compiled)
         self._objective = model.classification_loss if model.config.classes else model.training_loss
         value = xla(partial(self._objective, total=1))
-        # A partial function is none that `run` would take out of its own graph.
+        # A partial hides the function from `run`, which would take it out of its graph.
         self._part = graph(partial(replicas.run, partial(xla(self._gradients_of_rows))))
         self._add = graph(partial(replicas.run, partial(tf.nest.map_structure, tf.add)))
         self._apply = graph(self._summed_and_applied)
@@ -67,7 +66,7 @@ class Steps:
         keep: Keep | None,
         total: int,
     ) -> tf.Tensor:
-        """One update after that many steps; returns the loss of the whole batch before it."""
+        """Makes one update after `steps` steps; returns the loss of the whole batch before it."""
         rows = len(target) // self._recipe.microbatches
 
         def part(begin: int) -> tuple[Rows, list[Rows]]:
@@ -82,7 +81,7 @@ class Steps:
             return self._replicas.first(self._apply(found))
 
     def loss(self, source: np.ndarray | None, target: np.ndarray) -> float:
-        """The sum of -log p over the labels of the batch that count, without smoothing."""
+        """Returns the unsmoothed sum of -log p over the counted labels of the batch."""
         with workers_alive(), self._following(source, target, 0, len(target)):
             own_source, own_target = self._split(source, target, 0, len(target))
             return float(self._replicas.first(self._evaluate(own_source, own_target)))
@@ -97,7 +96,7 @@ class Steps:
     def _following(
         self, source: np.ndarray | None, target: np.ndarray, begin: int, end: int
     ) -> Iterator[None]:
-        """Stacks follow the longest of these rows of the batch, which another replica may have."""
+        """Makes stacks use the longest of these rows, which may be on another replica."""
         if self._lengths:
             config = self._model.config
             read = None if config.classes else target[begin:end, :-1]
@@ -110,8 +109,9 @@ class Steps:
     def _kept(
         self, keep: Keep | None, steps: int, begin: int, rows: int
     ) -> tuple[dict[str, Rows] | None, Rows | None]:
-        """The keep masks that are given, and where random ones are drawn: the step, and the place
-        of each replica's first row in the whole batch."""
+        """Returns the given keep masks or, to draw random ones, the step and the index of each
+        replica's first row in the whole batch.
+        """
         if keep is not None:
             drops = canonical.flatten(keep)
             own = {n: self._replicas.rows(drop, begin, begin + rows) for n, drop in drops.items()}
@@ -127,7 +127,7 @@ class Steps:
         place: tf.Tensor | None,
         total: tf.Tensor,
     ) -> Part:
-        """A replica's part of the loss and of its gradients; 0 where it has no rows."""
+        """Returns a replica's part of the loss and gradients; 0 if it has no rows."""
         config = self._model.config
         if keep is None:
             source_length = 0 if source is None else source.shape[1]
@@ -140,10 +140,10 @@ class Steps:
         return value, [tf.convert_to_tensor(gradient) for gradient in gradients]
 
     def _summed_and_applied(self, found: tuple[Rows, list[Rows]]) -> Rows:
-        """Sums a loss and its gradients over the replicas and updates every copy of the variables;
+        """Sums loss and gradients over the replicas, updates all copies of the variables, and
         returns the loss.
 
-        Keras' own `apply` would sum once more in a replica, and does not run outside one.
+        Keras' own `apply` would sum again in a replica, and does not run outside one.
         """
 
         def clipped(found: Part) -> Part:

@@ -1,4 +1,4 @@
-"""A model without its padding: finds the tokens that are worth it, and runs the model on them."""
+"""Runs a model without padding: finds the tokens worth keeping, and computes only those."""
 
 from collections.abc import Callable
 from functools import partial
@@ -21,28 +21,28 @@ from ..values import Ids, Text
 
 __all__ = ["LEAST", "STEPS", "Sides", "Unpadded", "of_forward", "of_loss", "unpadded"]
 
-LEAST = 16384  # saved positions times the model's width: less takes as long as it saves
-SHARE = 16  # unpadding saves at least one in 16 positions
-STEPS = 16  # a side has at most 16 lengths, each of which is a graph
+LEAST = 16384  # saved positions times model width; saving less costs as much as it gains
+SHARE = 16  # unpadding must save at least one in 16 positions
+STEPS = 16  # a side has at most 16 lengths, each with its own graph
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
 
 class Sides(NamedTuple):
-    """The tokens of source and target that a model is run on; None: all positions of that side."""
+    """The source and target tokens that a model runs on; None: all positions of that side."""
 
     source: Tokens | None = None
     target: Tokens | None = None
 
 
 class Unpadded(Generic[P, R]):
-    """A Transformer, or its `training_loss`, that leaves out padding; another function as it is.
+    """A Transformer, or its `training_loss`, that skips padding; other functions are unchanged.
 
-    A call finds the tokens on the host (`tokens`), then runs the model on them (`run`, which may be
-    traced). Rows stay as they are if ids or masks have no values, if less than least is saved, by
-    default LEAST, and in a model with layers of another package. A call of a Transformer may say
-    skip_padding=True: the logits of the target's padding are zeros (PADDING).
+    A call finds the tokens on the host (`tokens`) and runs the model on them (`run`, which may be
+    traced). Rows are kept if ids or masks have no values, if less than `least` (default LEAST) is
+    saved, and in a model with layers of other packages. Calls of a Transformer accept
+    skip_padding=True: the logits of target padding are zeros (PADDING).
     """
 
     _model: Transformer
@@ -57,7 +57,7 @@ class Unpadded(Generic[P, R]):
             self._model, self._find = owner, of_loss
 
     def tokens(self, *arguments: P.args, **keywords: P.kwargs) -> Sides | None:
-        """The tokens that a call with these arguments needs; None: all of them."""
+        """Returns the tokens that a call with these arguments needs; None: all."""
         if self._find is None or by_length(self._model.config):
             return None
         least = LEAST if self._least is None else self._least
@@ -65,7 +65,7 @@ class Unpadded(Generic[P, R]):
         return sides if any(side is not None for side in sides) else None
 
     def run(self, sides: Sides | None, *arguments: P.args, **keywords: P.kwargs) -> R:
-        """The function of the other arguments, computed for the tokens of the sides only."""
+        """Runs the function with the other arguments on the tokens of these sides only."""
         function, whole = self._function, isinstance(self._function, Transformer)
         if whole and (sides is not None or keywords.get("skip_padding")):
             function = partial(self._forward, sides)
@@ -87,14 +87,14 @@ class Unpadded(Generic[P, R]):
         training: bool | None = None,
         skip_padding: bool = False,
     ) -> tf.Tensor:
-        """`model(...)`; zero rows of logits at positions of the target that are left out."""
+        """`model(...)`, with zero logits at skipped target positions."""
         source, target = checked_texts(self._model.config, source, target)
         if sides is None or target is None:
             logits_btv = self._model(source, target, keep=keep, training=training)
         else:
             logits_1nv, tokens = _logits(self._model, sides, source, target, keep, training)
             logits_btv = pad(logits_1nv, tokens)
-            skip_padding &= tokens.index_n is None  # others are zeros already
+            skip_padding &= tokens.index_n is None  # other rows are already zero
         if not skip_padding or target is None:
             return logits_btv
         mask_bt = real_tokens(self._model.config, target)
@@ -131,8 +131,9 @@ def of_forward(
     skip_padding: bool = False,
     **__: object,
 ) -> Sides:
-    """The tokens of a call of the model: of the source, since nothing attends to its padding, and
-    with skip_padding of the target. An encoder-only model keeps its rows."""
+    """Returns the tokens of a model call: of the source, since nothing attends to its padding, and
+    with skip_padding of the target. An encoder-only model keeps its rows.
+    """
     if not model.config.decoder_layers:
         return Sides()
     source, target = texts(model.config, source, target)
@@ -143,11 +144,11 @@ def of_forward(
 def of_loss(
     model: Transformer, least: int, source: Ids | None, target: tf.Tensor, *_: object, **__: object
 ) -> Sides:
-    """The tokens of `training_loss`; of the target those that a label that counts depends on: the
-    places of these labels, and the real tokens before the last of them in the row.
+    """Returns the tokens of `training_loss`; of the target, those that a counted label depends on:
+    its position, and the real tokens before it in its row.
 
-    Both sides leave out the same share of their positions, so that a shape of rows has few graphs,
-    which take long to compile; a side that saves too little keeps all of its positions.
+    Both sides skip the same share of positions, so that a shape of rows has few graphs, which
+    compile slowly; a side that saves too little keeps all positions.
     """
     of_source, of_target = (_real(model, least, Text.of(side)) for side in (source, target))
     if of_target is not None:
@@ -168,14 +169,14 @@ def _logits(
     keep: Keep | None,
     training: bool | None,
 ) -> tuple[tf.Tensor, Tokens]:
-    """The logits of tokens of the target, `1 n v`, and which tokens they are."""
+    """Returns the logits of target tokens, `1 n v`, and these tokens."""
     if not model.built:
         model.build()
 
     def flat(
         side: str, text: Text, tokens: Tokens
     ) -> tuple[tf.Tensor, PaddedMask, Keep | None, tf.Tensor]:
-        """The input of a stack, the mask of its self-attention, keep masks and positions."""
+        """Returns the input of a stack, its self-attention mask, keep masks and positions."""
         text = Text(*(None if x is None else tf.convert_to_tensor(x) for x in text))
         x_btd, mask_bhts, position_bt = model.embed(side, text, keep, training)
         layers = part(keep, "encoder" if side == "source" else "decoder", "layers")
@@ -199,7 +200,7 @@ def _logits(
 
 
 def _kept(keep: Keep, tokens: Tokens) -> Keep:
-    """The keep masks of layers, flat, except those of attention weights, `b h t s`."""
+    """Flattens keep masks of layers, except those of attention weights, `b h t s`."""
     flat = canonical.flatten(keep)
     for site, drop in flat.items():
         if not site.endswith("weights_dropout"):
@@ -210,12 +211,12 @@ def _kept(keep: Keep, tokens: Tokens) -> Keep:
 
 
 def _all(token: tf.Tensor) -> Tokens:
-    """All positions of these ids."""
+    """Returns all positions of these ids as flat tokens."""
     return Tokens(None, None, tf.ones(sizes(token)[:2], tf.bool))
 
 
 def _real(model: Transformer, least: int, text: Text | None) -> np.ndarray | None:
-    """Which tokens are real; None if that is not known, or if what could be saved is too little."""
+    """Returns which tokens are real; None if unknown, or if too little could be saved."""
     if text is None or text.ids is None:
         return None
     token, mask_bt, _ = text
@@ -234,7 +235,7 @@ def _real(model: Transformer, least: int, text: Text | None) -> np.ndarray | Non
 
 
 def _steps(model: Transformer, least: int, mask_bt: np.ndarray | None) -> int:
-    """The length of the flat tokens in steps of `_step` positions; 0 if too little is saved."""
+    """Returns the length of the flat tokens in steps of `_step`; 0 if too little is saved."""
     if mask_bt is None or not mask_bt.size:
         return 0
     step = _step(mask_bt)
@@ -242,7 +243,7 @@ def _steps(model: Transformer, least: int, mask_bt: np.ndarray | None) -> int:
     saved = mask_bt.size - steps * step
     if saved * SHARE < mask_bt.size or saved * model.config.model_width < least:
         return 0
-    # A layer of another package may look at the neighbours of a token.
+    # A layer of another package may look at neighboring tokens.
     return 0 if other_layers(model) else steps
 
 

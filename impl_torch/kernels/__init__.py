@@ -1,3 +1,7 @@
-"""Attention, projections and gathers of an unpadded run, which the pages call in a line each."""
+"""Fast building blocks that pages call in one line.
+
+attention: chunked or fused attention. projection, int8: several projections as one product, in int8
+too. unpadding: flat tokens without padding, and rows for attention.
+"""
 
 __all__: list[str] = []

@@ -1,4 +1,4 @@
-"""Attention by torch's fused kernels, which never hold the weights."""
+"""Attention by torch's fused kernels, which never store the weights."""
 
 import torch
 import torch.nn.functional as F
@@ -14,10 +14,10 @@ __all__ = ["sdpa"]
 
 
 def sdpa(heads: Heads, mask_bhts: Tensor | None, scores: Scores, rate: float) -> Tensor:
-    """`softmax(query key^T / sqrt(k) + mask) value` by `F.scaled_dot_product_attention`, `b t h e`,
-    of scores without a cap; rate: of the dropout of the weights.
+    """`softmax(query key^T / sqrt(k) + mask) value` by `F.scaled_dot_product_attention`: `b t h e`.
 
-    An empty row is zeroed here (EMPTY), unless every kernel that may serve is known to give 0.
+    Scores have no cap. rate: dropout of the weights. Fully masked rows are zeroed here (EMPTY),
+    unless every eligible kernel is known to return 0.
     """
     query_bthk, key_bsgk, value_bsge = heads
     (batch, target, count, _), source = query_bthk.shape, key_bsgk.shape[1]
@@ -26,13 +26,13 @@ def sdpa(heads: Heads, mask_bhts: Tensor | None, scores: Scores, rate: float) ->
         kind, shape = precision.dtype_name(mask_bhts.dtype), (batch, count, target, source)
         checks.check_attention_mask(mask_bhts.shape, kind, shape)
         if mask_bhts.is_floating_point():
-            # cuDNN reads another dtype's bits as its own.
+            # cuDNN reads the bits of another dtype as its own.
             mask_bhts = mask_bhts.to(query_bthk.dtype)
     window = scores.window
     if window and not (framework.fits(target, window) and framework.fits(source, window)):
         window_bhts = mask.window_mask(target, source, window, device)
         mask_bhts = mask.combine_masks(mask_bhts, window_bhts)
-    # The kernel's own triangle is aligned top-left and takes no mask beside it. A single query, the
+    # The kernel's causal mask is aligned top-left and excludes another mask. A single query, the
     # last one, sees every key.
     triangle = scores.causal and mask_bhts is None and framework.same_size(target, source)
     if scores.causal and not triangle and not framework.fits(target, 1):
@@ -56,11 +56,11 @@ def sdpa(heads: Heads, mask_bhts: Tensor | None, scores: Scores, rate: float) ->
 
 
 def _zeroes_empty_rows(query_bthk: Tensor) -> bool:
-    """Whether every kernel that may serve gives 0 for a row without keys, and no NaN backward.
+    """Whether every eligible kernel returns 0 for a fully masked row, and no NaN backward.
 
-    The CPU's kernels do, and on CUDA math and memory-efficient attention. cuDNN, which serves
-    half-precision dtypes, does so forward; its gradient is NaN at some lengths if the row's
-    log-sum-exp is below -88. An exported graph may be run by any kernel.
+    CPU kernels do; on CUDA, the math and memory-efficient kernels do. cuDNN, used for
+    half-precision dtypes, does so forward, but its gradient is NaN at some lengths if the row's
+    log-sum-exp is below -88. An exported graph may run on any kernel.
     """
     if framework.exporting():
         return False
@@ -70,7 +70,7 @@ def _zeroes_empty_rows(query_bthk: Tensor) -> bool:
 
 
 def _fill_empty_rows(mask_bhts: Tensor) -> tuple[Tensor, Tensor]:
-    """Lets rows without keys attend to all, finite both ways; also returns which have a key."""
+    """Lets fully masked rows attend to all keys; also returns which rows have a key."""
     if mask_bhts.dtype == torch.bool:
         present_bht1 = mask_bhts.any(dim=-1, keepdim=True)
         return mask_bhts | ~present_bht1, present_bht1

@@ -1,4 +1,4 @@
-"""Projections whose kernels and inputs are int8 while they are multiplied (INT8)."""
+"""Projections that multiply kernels and inputs in int8 (INT8)."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -11,21 +11,19 @@ from .. import framework
 
 __all__ = ["Int8Projection", "check_int8"]
 
-LARGEST, OFFSET = 127, 128  # of an int8 number here; what makes it a uint8 one
-TINY = 1e-30  # at least the largest number of a row, so that a row of zeros has a scale
+LARGEST, OFFSET = 127, 128  # magnitude of an int8 number here; shifts int8 to uint8
+TINY = 1e-30  # lower bound of a row's largest magnitude, so that rows of zeros have a scale
 
 
 class Int8Projection(framework.Moving):
-    """`y = r s (x8 [W8_1 W8_2 ..]) + [b_1 b_2 ..]`: several projections of one input, for
-    evaluation; their outputs lie side by side.
+    """`y = r s (x8 [W8_1 W8_2 ..]) + [b_1 b_2 ..]`: projections of one input, for inference.
 
-    `W8 = round(W / s)` with a scale s for every output, `x8 = round(x / r)` with a scale r for
-    every token: the largest magnitude is 127. The sums are int32, all else is float32. sizes: the
-    width of each output.
+    `W8 = round(W / s)` with a scale s per output, `x8 = round(x / r)` with a scale r per token, so
+    that the largest magnitude is 127. Sums are int32, the rest is float32. sizes: the width of each
+    output.
 
-    oneDNN multiplies uint8 by int8 on processors that do so in one instruction (VNNI, AMX); others
-    would saturate sums of two products in 16 bits, so there the same integers are multiplied in
-    float32.
+    oneDNN multiplies uint8 by int8 on processors with an instruction for it (VNNI, AMX); others
+    would saturate sums of two products in 16 bits, so they multiply the same integers in float32.
     """
 
     def __init__(self, *parts: nn.Linear) -> None:
@@ -43,14 +41,14 @@ class Int8Projection(framework.Moving):
 
     @contextmanager
     def _moving(self, fn: Callable[[Tensor], Tensor]) -> Iterator[None]:
-        """Raises ValueError on another device."""
+        """Raises ValueError on an unsupported device."""
         check_int8("int8", fn(self.scale).device)
         yield
 
     def forward(self, x_btd: Tensor) -> Tensor:
-        x_nd = x_btd.flatten(0, -2)  # which oneDNN is asked for in half the time
+        x_nd = x_btd.flatten(0, -2)  # halves the overhead of calling oneDNN
         largest_n1 = x_nd.abs().amax(dim=1, keepdim=True).clamp_(min=TINY)
-        # Truncated when it becomes an integer: the nearest one, plus the offset.
+        # Conversion to integer truncates, so adding 0.5 rounds; the offset makes it uint8.
         shifted_nd = (x_nd * (LARGEST / largest_n1)).add_(OFFSET + 0.5).to(torch.uint8)
         if self.in_one:
             product = one_dnn_int8 if torch.compiler.is_compiling() else _one_dnn_int8
@@ -66,11 +64,11 @@ def in_one_instruction() -> bool:
 
 
 def check_int8(dtype: torch.dtype | str, device: torch.device) -> None:
-    """Raises ValueError on another dtype, another device than a CPU, and a torch without oneDNN."""
+    """Raises ValueError unless dtype is int8, the device a CPU, and torch has oneDNN."""
     if dtype not in ("int8", torch.int8):
         raise ValueError(f'dtype must be a torch.dtype or "int8"; got {dtype!r}')
     if device.type != "cpu" or not torch.backends.mkldnn.is_available():
-        had = f"device {device.type}" if device.type != "cpu" else "a torch without it"
+        had = f"device {device.type}" if device.type != "cpu" else "a torch without oneDNN"
         raise ValueError(f"dtype int8 needs a CPU and torch's oneDNN; got {had}")
 
 
@@ -80,7 +78,7 @@ def _one_dnn_int8(shifted_nd: Tensor, kernel: Tensor, scale: Tensor, zero: Tenso
     return framework.product_int8(*given)
 
 
-# A graph calls this one: Inductor takes only constants for the kernel.
+# Graphs call this op, since Inductor only takes constants for the kernel.
 one_dnn_int8 = torch.library.custom_op("impl_torch::one_dnn_int8", _one_dnn_int8, mutates_args=())
 
 

@@ -1,4 +1,4 @@
-"""Projections of one input as one product, in the layout that the CPU's library reads fastest."""
+"""Several projections of one input as one matrix product, in the CPU library's fastest layout."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -11,16 +11,15 @@ from .. import framework
 
 __all__ = ["FusedProjection"]
 
-# Bytes of a kernel by whose faster product a graph gains more than a call from it takes.
+# Bytes of a kernel from which the faster product outweighs the cost of calling it in a graph.
 CALLED_FROM = 1 << 20
-# Multiplications of a float32 product from which oneDNN's gains more than its call takes, 10 us: of
-# a packed kernel, of a plain one.
+# Multiplications of a float32 product from which oneDNN's speedup outweighs its call, 10 us: for a
+# packed kernel, and for a plain one.
 PACKED_FROM, PLAIN_FROM = 1 << 19, 1 << 21
 
 
 class FusedProjection(framework.Moving):
-    """`y = x [W_1 W_2 ..] + [b_1 b_2 ..]`: several projections of one input as one product, for
-    evaluation; their outputs lie side by side.
+    """`y = x [W_1 W_2 ..] + [b_1 b_2 ..]`: projections of one input, for inference.
 
     sizes: the width of each output.
     """
@@ -34,7 +33,7 @@ class FusedProjection(framework.Moving):
         self._choose()
 
     def _choose(self) -> None:
-        """Chooses the library by the kernel's device and dtype; the kernel is not packed."""
+        """Chooses the library from the kernel's device and dtype; unpacks the kernel."""
         self.packed: Tensor | None = None
         self._library = library(self.weight)
         self._one_dnn = self._library == "onednn" and self.weight.dtype == torch.float32
@@ -42,15 +41,14 @@ class FusedProjection(framework.Moving):
 
     @contextmanager
     def _moving(self, fn: Callable[[Tensor], Tensor]) -> Iterator[None]:
-        """Kernel and bias are no parameters, which a module would find in twice the time."""
+        """Moves kernel and bias, plain attributes, since parameters take twice as long to find."""
         self.weight, self.bias = fn(self.weight), None if self.bias is None else fn(self.bias)
         self._choose()
         yield
 
     def pack(self, rows: int) -> None:
-        """Lays the kernel out for this number of rows, 2 to 64, as the CPU's library reads it: with
-        8 rows two to three times as fast as a plain one. MKL's layout also belongs to the number of
-        threads.
+        """Packs the kernel for 2 to 64 rows in the layout of the CPU library, which is two to three
+        times faster with 8 rows. MKL's layout also depends on the number of threads.
         """
         if not self._library or not 1 < rows <= 64:
             return
@@ -61,13 +59,13 @@ class FusedProjection(framework.Moving):
             self._packed_for = wanted
 
     def forward(self, x_btd: Tensor) -> Tensor:
-        # It has no gradients; and under autocast the dtypes differ.
+        # Packed products have no gradients, and under autocast the dtypes differ.
         if x_btd.dtype != self.weight.dtype or (x_btd.requires_grad and torch.is_grad_enabled()):
             return F.linear(x_btd, self.weight, self.bias)
         rows, compiling = x_btd.shape[0] * x_btd.shape[1], torch.compiler.is_compiling()
         packed = self.packed if rows == self._packed_for[0] else None
         one_dnn = one_dnn_linear if compiling else framework.one_dnn_linear
-        # a step and its program, `programs.program`
+        # eager steps, and their program `programs.program`
         called = not compiling or (self._called and torch.compiler.is_exporting())
         if packed is not None and called:
             if self._library == "mkl":
@@ -79,8 +77,8 @@ class FusedProjection(framework.Moving):
         return F.linear(x_btd, self.weight, self.bias)
 
 
-# Graphs and programs call this one: Inductor's own rules take only constants for packed kernels,
-# and pack float32 ones only for MKL.
+# Graphs and programs call this op: Inductor's rules only take constants for packed kernels, and
+# pack float32 kernels only for MKL.
 one_dnn_linear = torch.library.custom_op(
     "impl_torch::one_dnn_linear", framework.one_dnn_linear, mutates_args=()
 )
@@ -92,11 +90,11 @@ def _(x_btd: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
 
 
 def library(weight: Tensor) -> str:
-    """Names the CPU's library with the fastest products of a packed kernel; "" if there is none.
+    """Returns the CPU library with the fastest products of a packed kernel; "" if there is none.
 
-    In bfloat16 that is oneDNN. In float32 it is MKL on Intel's processors; on others MKL is slow: a
-    product of 4 rows and 768 x 3072 takes 0.45 ms on a core of an AMD EPYC, plain or packed, and by
-    oneDNN 0.13; with 2048 rows 93 and 41.
+    For bfloat16 that is oneDNN. For float32 it is MKL on Intel processors; on others MKL is slow: a
+    product of 4 rows and 768 x 3072 takes 0.45 ms on a core of an AMD EPYC, plain or packed, and
+    0.13 by oneDNN; with 2048 rows 93 and 41.
     """
     if weight.device.type != "cpu":
         return ""

@@ -1,7 +1,6 @@
-"""Rows without their padding: the tokens of a batch lie flat, one after another, and only attention
-sees rows (PADDING).
+"""Unpadding: flat tokens of all rows without padding; only attention sees rows (PADDING).
 
-Modules that work token by token are given `x` of shape `1 n d` and compute nothing for padding.
+Token-wise modules get `x` of shape `1 n d` and compute nothing for padding.
 """
 
 import functools
@@ -18,11 +17,11 @@ __all__ = ["PaddedMask", "Tokens", "in_rows", "pad", "unpad"]
 
 
 class Tokens(NamedTuple):
-    """Which positions of rows `b t` lie flat: n, in the order of the rows, at least one of each.
+    """Maps rows `b t` to n flat tokens, in the order of the rows, at least one per row.
 
-    index_n: the place of each flat token in the flattened rows; None if all positions lie flat.
-    place_bt: the place of each position among the flat tokens; padding has the place of another
-    token of its row. mask_bt: True = lies flat.
+    index_n: the position of each flat token in the flattened rows; None if all are flat. place_bt:
+    the place of each position among the flat tokens; padding has that of another token of its row.
+    mask_bt: True = has a flat token.
     """
 
     index_n: Tensor | None
@@ -36,7 +35,7 @@ class Tokens(NamedTuple):
 
 
 class PaddedMask(NamedTuple):
-    """The `mask_bhts` of an unpadded run: a mask of rows, and where flat tokens lie in them."""
+    """Replaces `mask_bhts` in an unpadded run: a mask of rows, and the flat queries and keys."""
 
     mask_bhts: Tensor | None
     query: Tokens
@@ -44,8 +43,8 @@ class PaddedMask(NamedTuple):
 
 
 def in_rows(attention: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    """A method `attention(heads, mask, ...)` that always sees rows. If the mask is a `PaddedMask`,
-    heads and output lie flat.
+    """Decorates `attention(heads, mask, ...)`, which needs rows, to accept flat heads: if the mask
+    is a `PaddedMask`, heads and output are flat.
     """
 
     @functools.wraps(attention)
@@ -61,15 +60,16 @@ def in_rows(attention: Callable[..., Tensor]) -> Callable[..., Tensor]:
 
 
 def unpad(x_btd: Tensor, tokens: Tokens) -> Tensor:
-    """Takes the tokens out of their rows: `1 n ...`. Its gradient is `pad`, 0 for padding."""
+    """Flattens rows to tokens: `1 n ...`. Its gradient is `pad`, 0 for padding."""
     if tokens.index_n is None:
         return x_btd.flatten(0, 1)[None]
     return _gathered(x_btd, tokens, to_rows=False)
 
 
 def pad(x_1nd: Tensor, tokens: Tokens) -> Tensor:
-    """Puts flat tokens back into rows: `b t ...`. Padding holds another token of its row, which
-    nothing may read. The gradient is `unpad`.
+    """Restores rows from flat tokens: `b t ...`. Its gradient is `unpad`.
+
+    Padding repeats another token of its row, which nothing may read.
     """
     if tokens.index_n is None:
         return x_1nd[0].unflatten(0, tokens.mask_bt.shape)
@@ -83,7 +83,7 @@ def _gather(x: Tensor, to_rows: bool, index_n: Tensor, place_bt: Tensor, mask_bt
 
 
 class _Gather(torch.autograd.Function):
-    """Each way is the gradient of the other; `index_select`'s would add up rows one by one."""
+    """Each direction is the gradient of the other; that of `index_select` adds rows one by one."""
 
     generate_vmap_rule = True
     forward = staticmethod(_gather)
@@ -104,7 +104,7 @@ class _Gather(torch.autograd.Function):
 
 
 def _gathered(x: Tensor, tokens: Tokens, to_rows: bool) -> Tensor:
-    """Gathers rows or flat tokens, with a gradient if one may be asked for."""
+    """Gathers rows or flat tokens, with a gradient if one may be needed."""
     differentiable = x.is_floating_point() and torch.is_grad_enabled()
     gather: Callable[..., Tensor] = _Gather.apply if differentiable else _gather
     return gather(x, to_rows, tokens.index_n, tokens.place_bt, tokens.mask_bt)

@@ -1,3 +1,3 @@
-"""Compiled models, snapshots for inference, searches and unpadded runs, which call the pages."""
+"""Whole programs that call the pages: compiled models, snapshots, searches, unpadding, meshes."""
 
 __all__: list[str] = []

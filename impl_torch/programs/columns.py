@@ -1,6 +1,7 @@
-"""A model that searches on several processes, a row of a mesh: each holds its heads, and its part
-of the feed-forward and of the vocabulary, and reads the same tokens. Steps, caches and fused
-projections are those of any model, of a config with as many heads.
+"""A model that searches on several processes, one row of a mesh.
+
+Each process holds its heads and its part of feed-forward and vocabulary, and reads the same tokens.
+Steps, caches and fused projections work as in a model with that many heads.
 """
 
 from collections.abc import Callable, Iterator
@@ -28,9 +29,7 @@ NORMS = ("query_norm", "key_norm")
 
 
 class Column(NamedTuple):
-    """Which part of a model a process holds, of how many. group: the processes that hold the
-    others, in the order of the parts.
-    """
+    """The part of a model that a process holds. group: the processes of all parts, in order."""
 
     number: int
     parts: int
@@ -40,19 +39,19 @@ class Column(NamedTuple):
         return self
 
     def sum(self, x: Tensor) -> Tensor:
-        """Adds up the tensors of all parts, in place."""
+        """Sums the tensors of all parts, in place."""
         dist.all_reduce(x, group=self.group)
         return x
 
     def gathered(self, x: Tensor) -> Tensor:
-        """Returns the tensors of all parts, side by side along their last axis."""
+        """Concatenates the tensors of all parts along their last axis."""
         found = [torch.empty_like(x) for _ in range(self.parts)]
         dist.all_gather(found, x, group=self.group)
         return torch.cat(found, dim=-1)
 
 
 class PartEmbedding(Embedding):
-    """An `Embedding` of which every process has some rows."""
+    """An `Embedding` with some of the rows in each process."""
 
     column: Column
 
@@ -64,10 +63,10 @@ class PartEmbedding(Embedding):
 
 
 def empty(config: TransformerConfig, column: Column) -> Transformer:
-    """Returns the process's part of a model with a decoder, on the meta device; its tables have as
-    many rows as a part of a vocabulary has at most.
+    """Returns this process's part of a model with a decoder, on the meta device. Its tables have as
+    many rows as the largest part of the vocabulary.
 
-    Raises ValueError as `reference_numpy.sharding.check`.
+    Raises ValueError as `reference_numpy.sharding.check` does.
     """
     parts = column.parts
     config = spread(config, Mesh(model=parts))
@@ -93,7 +92,7 @@ def empty(config: TransformerConfig, column: Column) -> Transformer:
 
 
 def joined(model: Transformer, column: Column) -> Transformer:
-    """Lets a part, which may be fused, work with the others, by hooks; returns the model itself."""
+    """Registers hooks that combine a part, fused or not, with the others; returns the model."""
     vocabulary = model.config.target_vocabulary
 
     def added_up(module: nn.Module, inputs: tuple[Tensor], y_btd: Tensor) -> Tensor:
@@ -126,8 +125,8 @@ def _attentions(model: nn.Module) -> list[MultiHeadAttention]:
 def arrays(
     config: TransformerConfig, column: Column, read: Callable[[str], np.ndarray]
 ) -> Iterator[tuple[str, np.ndarray]]:
-    """Yields what a part holds of the canonical parameters, which are read one by one, by the names
-    and in the layout of `empty`. Behind the last tokens of a vocabulary are zeros.
+    """Yields a part's arrays of the canonical parameters, which are read one by one, with the names
+    and layout of `empty`. Missing vocabulary rows are zeros.
     """
     mesh = Mesh(model=column.parts)
     config = spread(config, mesh)
@@ -142,5 +141,5 @@ def arrays(
             if len(part) < rows:
                 part = np.pad(part, [(0, rows - len(part)), *[(0, 0)] * (part.ndim - 1)])
         if module.endswith("output") and leaf == "bias" and column.number:
-            part = np.zeros_like(part)  # of the products that are added up, one has it
+            part = np.zeros_like(part)  # only one of the summed products may add it
         yield place.native, part

@@ -14,20 +14,20 @@ __all__ = ["compiled", "compiled_step", "graphs"]
 
 Given = ParamSpec("Given")
 Result = TypeVar("Result")
-GRAPHS = 64  # that torch may keep of one function; its default is eight
+GRAPHS = 64  # graphs that torch may keep per function; its default is eight
 
 
 def compiled(
     module: Callable[Given, Result], least: int = unpadding.LEAST
 ) -> Callable[Given, Result]:
-    """`torch.compile` of the whole, without graph breaks; its arguments and errors stay the same.
+    """`torch.compile` of the whole, without graph breaks; arguments and errors stay the same.
 
-    Token ids are checked before the graph runs, if the module, or a method's own module, has
-    `check_ids`: inside it there are no values to look at. The check is given the arguments whose
-    names it knows. What `unpadding.unpadded` takes leaves out padding; least: see there. The first
-    call compiles, and so does the first that differs in a length; from then on one graph serves
-    every length. torch keeps `torch.compiler.config.recompile_limit` graphs for all modules of a
-    class together, and raises when there are more.
+    If the module, or the module of a method, has `check_ids`, it checks token ids before the graph
+    runs, where values exist; it gets the arguments whose names it takes. Functions that
+    `unpadding.unpadded` accepts skip padding; least: see there. The first call compiles, and so
+    does the first call with another length; after that, one graph serves every length. torch keeps
+    `torch.compiler.config.recompile_limit` graphs for all modules of a class together, and raises
+    beyond that.
     """
     graph = torch.compile(module, fullgraph=True)
     model: Any = getattr(module, "__self__", module)
@@ -50,7 +50,7 @@ def compiled(
             keep = unpadding.unpad_keep(given.get("keep"), sides)
             return flat(model, sides, **given | {"keep": keep})
         except framework.untraceable():
-            # The tracer replaces every exception by its own; the module itself says what is wrong.
+            # The tracer replaces exceptions; calling the module raises the original one.
             module(*args, **kwargs)
             raise
 
@@ -58,16 +58,15 @@ def compiled(
 
 
 def compiled_step(step: Callable[..., Any]) -> Callable[..., Any]:
-    """Compiles a step of decoding, `step(model, target, cache, *args)`, into a program that reads a
-    single token, but not the first.
+    """Compiles a decoding step, `step(model, target, cache, *args)`, into a single-token program.
 
-    One program serves every length and the weights of every model of a structure, but one number of
-    rows (`programs.program`). Arguments that are no tensors are its constants. Numbers that are 0
-    or 1 are never its variables: the first token of a target is read without it, and so is every
-    token if the source is a single one or `torch.autocast` is on.
+    One program serves every length and all models of one structure, but one number of rows
+    (`programs.program`). Arguments that are not tensors are constants. Sizes of 0 or 1 cannot be
+    variables: the program does not run for the first token of a target, a source of one token, or
+    under `torch.autocast`.
     """
     programs: dict[Any, Any] = {}
-    # the cache's layers, which a search does not change, the program and its fixed inputs
+    # layers of the cache, which a search keeps; the program; its fixed inputs
     searched: list[Any] = [None, None, []]
 
     def run(model: Any, target: torch.Tensor, cache: Mapping[str, Any], *args: Any) -> Any:
@@ -90,7 +89,7 @@ def compiled_step(step: Callable[..., Any]) -> Callable[..., Any]:
 
 @contextlib.contextmanager
 def graphs() -> Iterator[None]:
-    """Settings of compiled losses: room for many graphs; lengths equal by chance may part."""
+    """Settings for compiled losses: room for many graphs; equal sizes stay independent."""
     limits: Any = torch.compiler.config
     room = limits.patch(recompile_limit=GRAPHS, accumulated_recompile_limit=4 * GRAPHS)
     with room, framework.of_unequal_sizes():

@@ -1,5 +1,6 @@
-"""The functions of a model that is exported: the whole of it, and for decoding its encoder and a
-step, whose cache is an argument and a result.
+"""Entry points of an exported model: the whole model, its encoder, and a decoding step.
+
+The cache of the step is an argument and a result.
 """
 
 from typing import Any
@@ -24,7 +25,7 @@ Named = dict[str, Tensor]
 
 
 class Entry(nn.Module):
-    """A function of a model, which takes ids and masks, and returns its results by name."""
+    """An entry point: takes ids and masks, returns its results by name."""
 
     def __init__(self, model: Transformer) -> None:
         super().__init__()
@@ -32,8 +33,8 @@ class Entry(nn.Module):
 
 
 class Forward(Entry):
-    """The whole model: of a decoder `logits_btv`; of an encoder-only model `hidden_bsd`, and what
-    its heads give: `pooled_bd`, `classes_bc`, `logits_bsv`.
+    """The whole model: `logits_btv` of a decoder; of an encoder-only model `hidden_bsd` and the
+    outputs of its heads: `pooled_bd`, `classes_bc`, `logits_bsv`.
     """
 
     def forward(
@@ -59,8 +60,8 @@ class Forward(Entry):
 
 
 class Encode(Entry):
-    """The encoder, and the keys and values of its memory for every layer of the decoder:
-    `memory_bsd`, `cross_keys_lbsgk`, `cross_values_lbsge`.
+    """The encoder, with the keys and values of its memory for every decoder layer: `memory_bsd`,
+    `cross_keys_lbsgk`, `cross_values_lbsge`.
     """
 
     def forward(self, source: Tensor, source_mask_bs: Tensor) -> Named:
@@ -73,12 +74,12 @@ class Encode(Entry):
 
 
 class Step(Entry):
-    """The next t tokens of a target after p that were read: `logits_btv`, and the keys and values
-    of all of them, which the next step takes.
+    """Reads the next t tokens of a target after p: `logits_btv`, and all keys and values so far.
 
-    It is `cache.decode_step` without state. target_mask_bs: of all `p + t` tokens. keys_lbsgk,
-    values_lbsge: of every layer, p long; p is 0 at the start. cross_keys_lbsgk, cross_values_lbsge:
-    as `Encode` gives them. A layer with a window keeps all keys, and its mask hides the far ones.
+    A stateless `cache.decode_step`. target_mask_bs: of all `p + t` tokens. keys_lbsgk,
+    values_lbsge: of every layer, p long, with p = 0 at the start. cross_keys_lbsgk,
+    cross_values_lbsge: from `Encode`. A layer with a window keeps all keys, and its mask hides the
+    far ones.
     """
 
     def forward(
@@ -112,7 +113,7 @@ class Step(Entry):
             if cross_keys_lbsgk is not None and cross_values_lbsge is not None:
                 memory = KeyValues(cross_keys_lbsgk[index], cross_values_lbsge[index])
                 past["cross_attention"] = memory
-            scores = Scores(own.scale, own.cap)  # the mask hides the rest
+            scores = Scores(own.scale, own.cap)  # the mask includes window and causality
             x_btd, after = decoder_layer_step(
                 layer, x_btd, past, scores, masks[own.window], cross_bhts, rotation
             )

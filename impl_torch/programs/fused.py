@@ -1,8 +1,7 @@
-"""Snapshots of a model for inference: a copy of its weights, in decoding with the projections of
-one input in one kernel.
+"""Snapshots of a model for inference; for decoding, projections of one input become one kernel.
 
-Searches run them, and an encoder-only model runs fastest as one. What stands in for a projection,
-such as an adapter, is called as it is.
+Searches run snapshots, and an encoder-only model is fastest as one. Replaced projections, such as
+adapters, are called as they are.
 """
 
 import copy
@@ -33,8 +32,8 @@ Kind = type[FusedProjection] | type[Int8Projection]
 
 
 class FusedAttention(MultiHeadAttention):
-    """A `MultiHeadAttention` in which query, key and value are one product (self-attention), or key
-    and value (cross-attention).
+    """A `MultiHeadAttention` whose query, key and value (self-attention), or key and value
+    (cross-attention), are one product.
     """
 
     def __init__(
@@ -63,7 +62,7 @@ class FusedAttention(MultiHeadAttention):
     def project(
         self, query_btd: Tensor, memory_bsd: Tensor, rotation: Rotation | None = None
     ) -> Heads:
-        """In self-attention the memory is the query's input and is not read."""
+        """In self-attention, memory_bsd equals query_btd and is not read."""
         if not self.of_itself:
             return super().project(query_btd, memory_bsd, rotation)
         sizes = self.query_key_value.sizes
@@ -76,7 +75,7 @@ class FusedAttention(MultiHeadAttention):
 
 
 class FusedFeedForward(FeedForward):
-    """A gated `FeedForward` in which gate and hidden layer are one product."""
+    """A gated `FeedForward` whose gate and hidden layer are one product."""
 
     def __init__(self, network: Any, kind: Kind = FusedProjection) -> None:
         nn.Module.__init__(self)
@@ -113,9 +112,8 @@ PROJECTIONS: dict[type, tuple[str, ...]] = {
 def fused(model: Transformer, dtype: Dtype | None = None) -> Transformer:
     """Copies the model for evaluation: whole passes, `encode`, steps and searches.
 
-    dtype: every weight is rounded to it; by default it is the model's. int8: the projections are
-    int8, all else is float32 (INT8). Raises ValueError on any other name, and if a device has no
-    products of int8.
+    dtype: of the copied weights; default, the model's. int8: projections are int8, the rest is
+    float32 (INT8). Raises ValueError on any other name, and if the device has no int8 products.
     """
     kind: Kind = FusedProjection
     if isinstance(dtype, str) or dtype == torch.int8:
@@ -123,10 +121,10 @@ def fused(model: Transformer, dtype: Dtype | None = None) -> Transformer:
         kind, dtype = Int8Projection, torch.float32
     if any(map(is_sharded, model.parameters())):
         raise ValueError(
-            "a search needs whole parameters; got sharded ones: "
-            "`weights.load` what `weights.export` gives into another model"
+            "a search needs whole parameters; got sharded ones: use `weights.export`, then "
+            "`weights.load` into an unsharded model"
         )
-    # What a module computed from its parameters, as one that is pruned, is not copied by itself.
+    # Deepcopy rejects tensors computed from parameters, as in pruned modules.
     held = [x for module in model.modules() for x in vars(module).values()]
     computed = [x for x in held if isinstance(x, Tensor) and not x.is_leaf]
     result: Any = copy.deepcopy(model, {id(x): x.detach().clone() for x in computed})
@@ -151,7 +149,7 @@ def fused(model: Transformer, dtype: Dtype | None = None) -> Transformer:
 
 
 def _joins(module: nn.Module, *names: str) -> bool:
-    """Whether these projections of an unchanged module may be one product."""
+    """Whether these projections of an unchanged module can be one product."""
     parts = [getattr(module, name) for name in names]
     alike = all(map(_is_affine, parts)) and len({part.bias is None for part in parts}) == 1
     return alike and not is_changed(module)
@@ -172,8 +170,8 @@ def _fuse_parts(module: nn.Module, kind: Kind) -> None:
 
 
 def _is_affine(module: nn.Module) -> bool:
-    """Whether the module computes `x W + b` and nothing else: a parametrised module has another
-    class, a quantised one another class of tensor.
+    """Whether the module computes `x W + b` and nothing else: a parametrized module has another
+    class, a quantized one another tensor class.
     """
     if type(module) not in (nn.Linear, Projection, Logits) or is_changed(module):
         return False
@@ -181,8 +179,8 @@ def _is_affine(module: nn.Module) -> bool:
 
 
 def pack(model: Transformer, rows: int) -> None:
-    """Lays the kernels of a fused model out for steps of this number of rows."""
-    unread = re.compile(r"encoder\.|.*cross_attention\.key_value")  # by a step
+    """Packs the kernels of a fused model for steps of this number of rows."""
+    unread = re.compile(r"encoder\.|.*cross_attention\.key_value")  # not part of a step
     for name, module in model.named_modules():
         if isinstance(module, FusedProjection) and not unread.match(name):
             module.pack(rows)

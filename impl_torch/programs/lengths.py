@@ -1,4 +1,4 @@
-"""Rotary scaling of the longest row of a whole batch, for a process that has other rows."""
+"""Rotary scaling by the longest row of a whole batch, for a process with only some rows."""
 
 import functools
 from dataclasses import replace
@@ -17,14 +17,14 @@ __all__ = ["at_length", "by_length", "follow", "longest"]
 
 
 def by_length(config: TransformerConfig) -> bool:
-    """Whether frequencies depend on the longest row of a batch, so that no row is apart."""
+    """Whether frequencies depend on the longest row of a batch, which couples its rows."""
     kinds = map(config.layer_kind, range(max(config.encoder_layers, config.decoder_layers)))
     return any(kind.rotary and kind.scaling.by_length for kind in kinds)
 
 
 @functools.lru_cache(maxsize=64)
 def at_length(config: TransformerConfig, length: int) -> TransformerConfig:
-    """Returns the config whose frequencies are those of this length, whatever rows are read."""
+    """Returns a config whose frequencies are those of this length, whatever rows are read."""
     changes: dict[str, Any] = {}
     for side in ("", "local_"):
         base = getattr(config, f"{side}rotary_base")
@@ -43,7 +43,7 @@ def at_length(config: TransformerConfig, length: int) -> TransformerConfig:
 
 
 def follow(model: Transformer, source: Text | None, target: Text | None) -> None:
-    """Lets a model read its rows as part of these, whose longest may decide all frequencies."""
+    """Makes a model treat its rows as part of these, whose longest may set all frequencies."""
     for side, text in (("source", source), ("target", target)) if by_length(model.config) else ():
         if text is not None:
             _, position_bt = masked_positions(model.config, side, text.ids, text.mask)
@@ -53,5 +53,5 @@ def follow(model: Transformer, source: Text | None, target: Text | None) -> None
 
 
 def longest(position_bt: Tensor) -> int:
-    """Returns the length of the longest row, by the positions of all."""
+    """Returns the length of the longest row, from the positions of all rows."""
     return int(position_bt.max()) + 1 if position_bt.numel() else 1

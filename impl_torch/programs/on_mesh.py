@@ -1,5 +1,6 @@
-"""A component of the port on a mesh, as the judge asks for it: whole inputs in, whole outputs and
-gradients out, the same in every process.
+"""Runs a component of the port on a mesh for the judge.
+
+Whole inputs go in, whole outputs and gradients come out, the same in every process.
 """
 
 import inspect
@@ -28,7 +29,7 @@ __all__ = ["answer"]
 LOSSES = ("training_loss", "classification_loss")
 # methods of a whole model
 METHODS = ("pool", "classify", "classification_loss", "masked_language_logits", "states")
-# Whole models that decode as `decoding.Searcher` does, on one device.
+# Whole models that decode on one device, like `decoding.Searcher`.
 ELSEWHERE = ("decode_in_steps", "greedy_search", "sample", "beam_search")
 VJP = "_vjp"
 Build = Callable[..., Callable[..., Any]]
@@ -36,7 +37,7 @@ Inputs = Mapping[str, Any]  # arrays or tensors, numbers, flags and names
 
 
 class Case(Protocol):
-    """What is read of a case of the judge."""
+    """The fields of a judge's case that are used here."""
 
     component: str
     config: TransformerConfig
@@ -48,22 +49,22 @@ class Case(Protocol):
 
 
 def answer(case: Case, build: Build | None) -> dict[str, np.ndarray]:
-    """Returns the outputs of a component with parameters, or with `_vjp` the gradients of every
-    floating input and of every parameter.
+    """Returns the outputs of a component with parameters; for `_vjp`, the gradients of every
+    floating input and every parameter.
 
-    build: makes the component from a config and a dtype; None if the port has none of that name.
-    Raises ValueError as `sharding.Placed`, and NotImplementedError for what is not in the port, has
-    no parameters or decodes.
+    build: makes the component from a config and a dtype; None if the port has no such component.
+    Raises ValueError as `sharding.Placed` does, and NotImplementedError for components that the
+    port lacks, that have no parameters, or that decode.
     """
     component = case.component.removesuffix(VJP)
     if build is None or component in ELSEWHERE or not case.parameters:
-        raise NotImplementedError(f"on_mesh does not answer {case.component}")
+        raise NotImplementedError(f"on_mesh does not support {case.component}")
     asked = _Asked(case, component, build)
     return asked.outputs() if component == case.component else asked.gradients()
 
 
 class _Asked:
-    """A component on its mesh, and the process's rows of its inputs."""
+    """A component on its mesh, and this process's rows of its inputs."""
 
     def __init__(self, case: Case, component: str, build: Build) -> None:
         dtype, whole_model = getattr(torch, case.dtype), component in (*LOSSES, *METHODS)
@@ -89,7 +90,7 @@ class _Asked:
         axes = {name: _axis(name, x) for name, x in given.items() if isinstance(x, Tensor)}
         sizes = {name: given[name].shape[axis] for name, axis in axes.items() if axis is not None}
         self.number = max(sizes.values())
-        # Where others have more, an axis of one row is the same for all.
+        # Where other inputs have more rows, an axis of size 1 is shared by all rows.
         self.axes = {name: axes[name] or 0 for name, size in sizes.items() if size == self.number}
         if component in LOSSES and given.get("total") is None:
             given["total"] = _count(case.config.padding_id, given)
@@ -97,8 +98,8 @@ class _Asked:
         self.inputs = {name: self._own(name, x) for name, x in given.items()}
 
     def outputs(self) -> dict[str, np.ndarray]:
-        """Returns what the component returns."""
-        if self.component == "states":  # which calls parts of its layers, and no layer
+        """Returns the component's outputs."""
+        if self.component == "states":  # calls parts of layers, which then gather nothing
             self.placed.unshard()
         with torch.no_grad():
             found = _named(self.function(**nest(self.inputs)))
@@ -124,16 +125,16 @@ class _Asked:
         return found | {f"parameters.{name}": self.placed.read(name, part) for name, part in own}
 
     def _own(self, name: str, value: Any) -> Any:
-        """Returns the process's rows of an input; what all rows share as a whole."""
+        """Returns this process's rows of an input; inputs shared by all rows stay whole."""
         if name not in self.axes:
             return value
         axis = self.axes[name]
-        if not self.number:  # `DTensor` has no view of nothing: every process computes a row
+        if not self.number:  # `DTensor` has no empty views: every process computes a row
             value = value.new_zeros((*value.shape[:axis], 1, *value.shape[axis + 1 :]))
         return value[(slice(None),) * axis + (self.rows,)]
 
     def _sum(self, own: Tensor) -> Tensor:
-        """Adds up what comes of the rows of every process."""
+        """Sums the contributions of every process's rows."""
         return self.placed.sum(own if self.counts else torch.zeros_like(own))
 
     def _gathered(self, axis: int | None, own: Tensor) -> np.ndarray:
@@ -144,7 +145,7 @@ class _Asked:
 
 
 def _axis(name: str, value: Tensor) -> int | None:
-    """Returns which axis is that of the rows: names end in their axes, and others begin with it."""
+    """Returns the row axis of an array: names end in their axes; unnamed arrays start with it."""
     letters = name.rpartition("_")[2]
     if len(letters) == value.ndim:
         return letters.index("b") if "b" in letters else None
@@ -152,7 +153,7 @@ def _axis(name: str, value: Tensor) -> int | None:
 
 
 def _named(result: Any) -> dict[str, Tensor]:
-    """Returns a component's outputs by their names."""
+    """Returns the outputs of a component by name."""
     if isinstance(result, Mapping):
         return flatten(result)
     results = result if isinstance(result, tuple) else (result,)
@@ -160,14 +161,14 @@ def _named(result: Any) -> dict[str, Tensor]:
 
 
 def _owner(function: Any) -> nn.Module:
-    """Returns the module that a component is, or whose method it is, or that it is given first."""
+    """Returns the module behind a component: itself, a method's owner, or a first argument."""
     while not isinstance(function, nn.Module):
         function = function.args[0] if isinstance(function, partial) else function.__self__
     return function
 
 
 def _function(component: str, function: Any, module: Any) -> Callable[..., Any]:
-    """Returns what computes the component; a method of the module as it is now."""
+    """Returns the function of a component; methods are looked up on the current module."""
     if component == "training_loss":
         return partial(training_loss, module)
     if component in METHODS:
@@ -176,13 +177,13 @@ def _function(component: str, function: Any, module: Any) -> Callable[..., Any]:
 
 
 def _of_all_rows(config: TransformerConfig, given: Inputs) -> TransformerConfig:
-    """Returns the config with the frequencies of all rows, where their positions are an input."""
+    """Returns the config with frequencies for the longest row, if positions are an input."""
     position = next((x for name, x in given.items() if name.startswith("position_b")), None)
     return config if position is None else at_length(config, longest(position))
 
 
 def _read(component: str, given: Inputs) -> Iterator[Text | None]:
-    """Yields the source and the target that a Transformer reads, with their masks."""
+    """Yields the source and target texts that a Transformer reads."""
     for side, mask in (("source", "source_mask_bs"), ("target", "target_mask_bt")):
         ids = given.get(side)
         if side == "target" and component == "training_loss":
@@ -191,13 +192,13 @@ def _read(component: str, given: Inputs) -> Iterator[Text | None]:
 
 
 def _in_order(module: nn.Module, **inputs: Any) -> Any:
-    """Calls a module, whose hooks of torch's parallel styles see no argument by its name."""
+    """Calls a module with its first argument positional, as torch's parallel styles require."""
     first = next(iter(inspect.signature(module.forward).parameters))
     return module(inputs.pop(first), **inputs)
 
 
 def _count(padding_id: int | None, given: Inputs) -> int:
-    """Returns how many labels of the whole batch count, at least 1."""
+    """Returns the number of counted labels of the whole batch, at least 1."""
     if "label_b" in given:
         return max(len(given["label_b"]), 1)
     return max(int(token_mask(given["target"][:, 1:], padding_id).sum()), 1)

@@ -1,7 +1,6 @@
-"""Tensor parallelism: torch's style for every module that has a part of a parameter, from what the
-declaration splits over `model`.
+"""Tensor parallelism: applies torch's parallel styles to modules whose parameters `model` splits.
 
-The pages know nothing of it: hooks give each module its own heads, hidden features and vocabulary.
+The pages need no changes: hooks give each module its own heads, hidden features and vocabulary.
 """
 
 import inspect
@@ -51,7 +50,7 @@ def over_model(
     devices: DeviceMesh,
     whole_logits: bool,
 ) -> None:
-    """Gives every module that has a part of a parameter, or reads one, torch's style for it."""
+    """Applies a parallel style to every module that holds or reads a part of a parameter."""
     split = {place.native: place.model for place in declared.values()}
     tied = shared(module)
     for first, *others in tied:
@@ -69,7 +68,7 @@ def over_model(
 def _style(
     name: str, part: nn.Module, axis: int | None, config: TransformerConfig, whole_logits: bool
 ) -> Style | None:
-    """Returns how a module of this name runs whose weight is split along this axis."""
+    """Returns the style of a module of this name whose weight is split along this axis."""
     if isinstance(part, MultiHeadAttention | FeedForward):
         return partial(_mark_inputs, {1: config.heads, 2: config.feed_forward_width})
     if isinstance(part, Logits) and axis == 0:
@@ -81,7 +80,7 @@ def _style(
         return _split_table
     over_width, own_group = config.query_key_norm == "width", partial(_own, config.key_value_heads)
     if isinstance(part, Norm) and name in ("query_norm", "key_norm"):
-        if not over_width:  # the heads of a token are rows, of which each process has some
+        if not over_width:  # heads are rows, and each process has some
             return SequenceParallel(sequence_dim=1, use_local_output=True)
         return _replicated(own_group) if axis is None else _split_norm
     if isinstance(part, nn.Linear) and name in ("key", "value"):  # fewer groups than processes
@@ -90,9 +89,8 @@ def _style(
 
 
 def _mark_inputs(sizes: Mapping[int, int], module: nn.Module, devices: DeviceMesh) -> None:
-    """Marks the inputs of attention and feed-forward as whole, so that the processes add up the
-    gradient of each once, and takes the own heads and features of masks and biases. sizes: of the
-    axes of heads and features.
+    """Marks the inputs of attention and feed-forward as replicated, so that each gradient is summed
+    once, and selects the process's heads and features of masks and biases. sizes: of these axes.
     """
     names = [*inspect.signature(module.forward).parameters]
 
@@ -113,7 +111,7 @@ def _mark_inputs(sizes: Mapping[int, int], module: nn.Module, devices: DeviceMes
 
 
 def _gather_weights(heads: int, module: Any, devices: DeviceMesh) -> None:
-    """Lets the weights of an attention be those of all heads."""
+    """Makes an attention return the weights of all heads."""
     own_weights = module.weights
 
     def weights(own: Heads, mask_bhts: Tensor | None = None, *others: Any) -> tuple[Tensor, Tensor]:
@@ -126,7 +124,7 @@ def _gather_weights(heads: int, module: Any, devices: DeviceMesh) -> None:
 
 
 def _split_table(module: Any, devices: DeviceMesh) -> None:
-    """An embedding with some tokens of the vocabulary: rows are added up before they are scaled."""
+    """Splits an embedding over the vocabulary: rows are summed before they are scaled."""
     scaled, look_up = module.scaled, module.look_up
     module.scaled = lambda x_btd: scaled(x_btd.redistribute(devices, [Replicate()]))
     style = RowwiseParallel(input_layouts=Replicate())
@@ -139,12 +137,12 @@ def _split_table(module: Any, devices: DeviceMesh) -> None:
         zero_btd = own.new_zeros((*token.shape, own.shape[1])) + own.sum()
         return module.scaled(DTensor.from_local(zero_btd, devices, [Partial()]))
 
-    if not len(module.weight.to_local()):  # for which torch's kernel has no rows to take
+    if not len(module.weight.to_local()):  # torch's kernel cannot index an empty table
         module.look_up = nothing
 
 
 def _replicated(after: Callable[[DTensor, DeviceMesh], Tensor] | None) -> Style:
-    """A module that every process computes whole; after: changes its output, a `DTensor`."""
+    """Style of a module that every process computes whole; after: changes its `DTensor` output."""
 
     def before(module: nn.Module, inputs: Any, devices: DeviceMesh) -> Any:
         return (_whole(inputs[0], devices),)
@@ -161,15 +159,15 @@ def _replicated(after: Callable[[DTensor, DeviceMesh], Tensor] | None) -> Style:
 
 
 def _own(groups: int, output: DTensor, devices: DeviceMesh) -> Tensor:
-    """Takes the group of keys or values that the process's heads share: groups are fewer than
-    processes, so the gradient of each process is a share.
+    """Selects the group of keys or values that the process's heads share. There are fewer groups
+    than processes, so each process's gradient is partial.
     """
     group = devices.get_local_rank() * groups // devices.size()
     return output.to_local(grad_placements=[Partial()]).chunk(groups, -1)[group]
 
 
 def _split_norm(module: nn.Module, devices: DeviceMesh) -> None:
-    """A norm over a width of which each process has a part: they add up the sums alone."""
+    """Splits a norm over its width; the processes only exchange sums."""
     for name, parameter in module.named_parameters():
         part = distribute_tensor(parameter, devices, [Shard(0)], src_data_rank=None)
         module.register_parameter(name, nn.Parameter(part))
@@ -177,7 +175,7 @@ def _split_norm(module: nn.Module, devices: DeviceMesh) -> None:
 
 
 def _norm_of_parts(norm: Any, devices: DeviceMesh, own_btd: Tensor) -> Tensor:
-    """`LayerNorm` and `RMSNorm` in their elementary steps, of which only sums are exchanged."""
+    """`LayerNorm` and `RMSNorm` in elementary steps, exchanging only sums."""
 
     def mean(x_btd: Tensor) -> Any:
         share_bt1 = x_btd.sum(-1, keepdim=True)
@@ -197,14 +195,14 @@ def _norm_of_parts(norm: Any, devices: DeviceMesh, own_btd: Tensor) -> Tensor:
 
 
 def _whole(x: Tensor, devices: DeviceMesh) -> DTensor:
-    """Marks what every process has whole; the processes add up its gradient."""
+    """Marks a replicated tensor, whose gradient is summed over the processes."""
     if isinstance(x, DTensor):
         return x
     return DTensor.from_local(x, devices, [Replicate()], run_check=False)
 
 
 def _part(x: Tensor, axis: int, size: int, devices: DeviceMesh) -> Tensor:
-    """Takes the process's part of an axis of that size, or all of an axis of size 1."""
+    """Selects the process's part of an axis of this size; an axis of size 1 is kept."""
     whole = _whole(x, devices)
     if x.shape[axis] != size:
         return whole.to_local(grad_placements=[Partial()])

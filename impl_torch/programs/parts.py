@@ -1,6 +1,4 @@
-"""What each process of a mesh holds: its part of every parameter, its rows of a batch, its keep
-masks; and what the processes gather.
-"""
+"""A process's share of a mesh: parts of parameters, rows of a batch, keep masks; and gathers."""
 
 import math
 import re
@@ -23,7 +21,7 @@ from .. import dropout, framework, weights
 __all__ = ["Held", "Place", "draw", "gathered", "own", "places", "traffic", "whole"]
 
 
-# collectives, as torch names them in both of its libraries, with and without underscores
+# collectives, as named in both of torch's libraries, ignoring underscores
 KINDS = (
     "all_reduce",
     "all_gather",
@@ -37,8 +35,8 @@ KINDS = (
 
 @dataclass(frozen=True)
 class Place:
-    """Where a parameter lies: its native name, its canonical and its native axes, and the native
-    axes that model and data split, None if one splits none.
+    """The layout of a parameter: native name, canonical and native axes, and the native axes that
+    model and data split, or None.
     """
 
     native: str
@@ -54,8 +52,8 @@ def places(
 ) -> dict[str, Place]:
     """Returns the place of every parameter, by canonical name.
 
-    Raises ValueError if the mesh does not divide the config. What the declaration leaves whole
-    along data, FSDP splits along the first axis.
+    Raises ValueError if the mesh does not divide the config. FSDP splits parameters declared whole
+    along data on their first axis.
     """
     shapes, letters = canonical.shapes(config, component), canonical.axes(config, component)
     found = {}
@@ -72,7 +70,7 @@ def places(
 
 
 def own(place: Place, array: np.ndarray, mesh: Mesh, rank: int) -> np.ndarray:
-    """Returns a process's part of a canonical array, in the native layout: if possible, a view."""
+    """Returns a process's part of a canonical array, in native layout, as a view if possible."""
     part = layout.rearranged(array, place.letters, place.axes, place.sizes)
     row, column = divmod(rank, mesh.model)
     for axis, parts, index in ((place.model, mesh.model, column), (place.data, mesh.data, row)):
@@ -83,7 +81,7 @@ def own(place: Place, array: np.ndarray, mesh: Mesh, rank: int) -> np.ndarray:
 
 
 class Held:
-    """What a process holds of a module's parameters: here, alone, all of each."""
+    """The parts of a module's parameters that a process holds; here, alone, all of them."""
 
     def __init__(
         self, config: TransformerConfig, mesh: Mesh, component: str = "transformer"
@@ -92,20 +90,20 @@ class Held:
         self.group = sharding.Group()
 
     def write(self, name: str, part: Tensor, array: np.ndarray) -> None:
-        """Writes the process's part of a canonical array."""
+        """Writes this process's part of a canonical array."""
         values = own(self.places[name], array, self.mesh, self.group.rank)
         if part.numel():
             with torch.no_grad():
                 part.copy_(weights.from_numpy(values, part.device))
 
     def read(self, name: str, part: Tensor) -> np.ndarray:
-        """Copies a canonical array from the parts of all processes, which must all ask."""
+        """Copies a canonical array from the parts of all processes, which must all call this."""
         place = self.places[name]
         return layout.relayout(weights.to_numpy(part), place.axes, place.letters, place.sizes)
 
 
 def whole(place: Place, part: Tensor, mesh: Mesh, devices: DeviceMesh) -> Tensor:
-    """Gathers a parameter, in its native layout, from the parts of all processes."""
+    """Gathers a parameter, in native layout, from the parts of all processes."""
     shape = [*layout.shape(place.axes, place.sizes)]
     if place.model is not None:
         column = sharding.chunks(shape[place.model], mesh.model)[devices["model"].get_local_rank()]
@@ -118,7 +116,7 @@ def whole(place: Place, part: Tensor, mesh: Mesh, devices: DeviceMesh) -> Tensor
 
 
 def gathered(part: Tensor, axis: int, size: int, devices: DeviceMesh) -> Tensor:
-    """Gathers a tensor of that size along the axis, of which each process has its chunk."""
+    """Gathers a tensor of this size along the axis, of which each process has a chunk."""
     from torch.distributed.tensor import DTensor, Shard
 
     whole = part.new_empty([*part.shape[:axis], size, *part.shape[axis + 1 :]], device="meta")
@@ -135,8 +133,8 @@ def draw(
     step: int,
     device: torch.device,
 ) -> dict[str, Tensor]:
-    """Draws the keep masks of these rows of a batch, at all sites: those of a row follow from seed,
-    step and its place in the batch alone.
+    """Draws keep masks for these rows of a batch, at all sites. A row's masks depend only on seed,
+    step and the row's index in the batch.
     """
     shapes = sites.shapes(config, len(rows), *lengths)
     entries = sum(math.prod(shape[1:]) for shape in shapes.values())
@@ -148,8 +146,8 @@ def draw(
 
 
 def traffic(function: Callable[[], object]) -> list[tuple[str, int]]:
-    """Returns the collectives that the function starts among several processes, in their order: the
-    kind, and the bytes of the whole that is reduced, gathered or sent.
+    """Returns the collectives between processes that the function starts, in order: kind, and bytes
+    of the whole tensor that is reduced, gathered or sent.
     """
     with _Traffic() as seen:
         function()
@@ -157,7 +155,7 @@ def traffic(function: Callable[[], object]) -> list[tuple[str, int]]:
 
 
 class _Traffic(framework.TorchDispatchMode):
-    """Records the collectives of DTensor, which are functions, and those of FSDP2."""
+    """Records the functional collectives of DTensor, and those of FSDP2."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -165,7 +163,7 @@ class _Traffic(framework.TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if any(map(framework.is_sharded, types)):
-            return NotImplemented  # and come back with the collectives that it makes of it
+            return NotImplemented  # redispatched as the collectives it is made of
         result = func(*args, **(kwargs or {}))
         space, _, name = func.name().partition("::")
         plain = name.replace("_", "")
@@ -184,7 +182,7 @@ def _tensors(value: object) -> Iterator[Tensor]:
 
 
 def _size(args: tuple) -> int:
-    """How many processes a collective has, by its arguments: a group, or its name at the end."""
+    """Returns the number of processes of a collective, from its group argument or final name."""
     for group in args:
         if isinstance(group, torch.ScriptObject):
             return int(dist.ProcessGroup.unbox(group).size())

@@ -1,6 +1,6 @@
-"""A step of decoding as a program: compiled ahead of time, called without guards, kept on disk.
+"""Decoding steps as programs: compiled ahead of time, called without guards, cached on disk.
 
-The program's name says what torch needs to know, so that one program serves every model and every
+A program's name encodes all that torch needs to know, so that one program serves every model and
 process with the same step.
 """
 
@@ -27,22 +27,21 @@ from ..transformer import Transformer
 __all__ = ["StepProgram", "signature"]
 
 Cache = Mapping[str, Any]
-Result = Tensor | tuple[Tensor, ...]  # a tuple with named fields
-Arg = Tensor | bool | None  # of a step; what is no tensor is a constant of the program
+Result = Tensor | tuple[Tensor, ...]  # a tuple has named fields
+Arg = Tensor | bool | None  # argument of a step; constants unless tensors
 Step = Callable[..., tuple[Result, Cache]]
 Run = Callable[[list[Tensor]], list[Tensor]]
-Slot = tuple[dict[str, Any], str]  # the dict of a module that holds a tensor, and its name
+Slot = tuple[dict[str, Any], str]  # the dict of a module that holds a tensor, and the tensor's name
 AUTO = torch.export.Dim.AUTO
-VERSION = "2"  # of the rules of `compile_to`, in a program's name
+VERSION = "2"  # of the rules of `compile_to`; part of a program's name
 log = logging.getLogger(__name__)
 
 
 class StepProgram:
-    """Runs `step(model, target, cache, *args)` of a single token, for every length of source and
-    target and all values of the weights.
+    """Runs `step(model, target, cache, *args)` for single tokens, any length and any weights.
 
     Its inputs are, in this order: the target, a tensor as long as what has been read after the
-    step, the tensors that a step may replace, the arguments that are tensors, and `fixed`.
+    step, the tensors that a step may replace, the tensor arguments, and `fixed`.
     """
 
     def __init__(
@@ -76,12 +75,12 @@ class StepProgram:
             self._kind = type(result)
             return *result, after["leading_b"]
 
-        traced: Any = nn.Module()  # `torch.export` takes no functions
+        traced: Any = nn.Module()  # `torch.export` rejects functions
         traced.forward = run
         inputs = _inputs(target, cache, args) + fixed(model, cache)
         free = [dict.fromkeys(axes, AUTO) for axes in _lengths(cache, args, len(inputs))]
         with torch.inference_mode(False), torch.no_grad():
-            # of the same layout, but for prepacked kernels uninitialised
+            # same layout but uninitialized, except prepacked kernels
             examples = [
                 x if x.is_mkldnn else x.new_empty_strided(x.shape, x.stride()) for x in inputs
             ]
@@ -99,19 +98,19 @@ class StepProgram:
 
 
 def fixed(model: Transformer, cache: Cache) -> list[Tensor]:
-    """Returns the inputs that stay the same for a whole search: keys, values, tables, weights."""
+    """Returns inputs that are constant during a search: keys, values, tables, weights."""
     kept = [x for layer in cache["layers"] for pair in layer.values() for x in pair]
     return [*kept, *_tables(cache), *(holder[name] for holder, name in _slots(model))]
 
 
 def _tables(cache: Cache) -> list[Tensor]:
-    """Returns the tables of positions."""
+    """Returns the position tables."""
     encoding = [] if cache["encoding_pd"] is None else [cache["encoding_pd"]]
     return encoding + [part for table in cache["rotations"].values() for part in table]
 
 
 def signature(target: Tensor, cache: Cache, args: Sequence[Arg], fixed: list[Tensor]) -> Hashable:
-    """Returns what must be equal for a program to serve; lengths may differ."""
+    """Returns what must be equal for a program to apply; lengths may differ."""
     inputs = _inputs(target, cache, args) + fixed
     sizes = [
         tuple(-1 if axis in free else size for axis, size in enumerate(x.shape))
@@ -124,7 +123,7 @@ def signature(target: Tensor, cache: Cache, args: Sequence[Arg], fixed: list[Ten
 
 
 def _inputs(target: Tensor, cache: Cache, args: Sequence[Arg]) -> list[Tensor]:
-    """Returns the inputs that may be other tensors at every step."""
+    """Returns the inputs that may change in every step."""
     kept = [cache["leading_b"], cache["target_mask_bwtw"]]
     if cache["source_mask_bs"] is not None:
         kept.append(cache["source_mask_bs"])
@@ -147,7 +146,7 @@ def _lengths(cache: Cache, args: Sequence[Arg], count: int) -> list[tuple[int, .
 
 
 def _slots(model: Transformer) -> Iterator[Slot]:
-    """Yields where a model holds what a step reads: parameters, buffers and fused kernels."""
+    """Yields where a model stores what a step reads: parameters, buffers and fused kernels."""
     encoder = {*model.encoder.modules()} if model.config.encoder_layers else ()
     for module in model.modules():
         for holder in framework.holders(module) if module not in encoder else ():
@@ -156,7 +155,7 @@ def _slots(model: Transformer) -> Iterator[Slot]:
 
 @contextlib.contextmanager
 def _replaced(slots: Sequence[Slot], tensors: Sequence[Tensor]) -> Iterator[None]:
-    """Puts these tensors into the slots; slots that hold one tensor get the first of theirs."""
+    """Puts tensors into slots; slots that share a tensor all get the first of theirs."""
     own = [holder[name] for holder, name in slots]
     first: dict[int, Tensor] = {}
     for (holder, name), x, tensor in zip(slots, own, tensors, strict=True):
@@ -169,7 +168,7 @@ def _replaced(slots: Sequence[Slot], tensors: Sequence[Tensor]) -> Iterator[None
 
 
 def _key(exported: ExportedProgram) -> str:
-    """Names the program by graph and shapes, constants, torch, the processor and the threads."""
+    """Names a program by its graph and shapes, constants, torch, processor and threads."""
     code = exported.graph_module.print_readable(
         print_output=False, include_stride=True, include_device=True
     )
@@ -184,7 +183,7 @@ def _key(exported: ExportedProgram) -> str:
 
 
 def loaded(exported: ExportedProgram, key: str) -> Run:
-    """Loads the exported program as machine code, and compiles it if the disk does not have it."""
+    """Loads the exported program as machine code, compiling it unless it is on disk."""
     with tempfile.TemporaryDirectory() as temporary:
         place = temporary if torch.compiler.config.force_disable_caches else framework.programs()
         path = Path(place, "impl_torch", f"{key}.pt2")
@@ -194,8 +193,8 @@ def loaded(exported: ExportedProgram, key: str) -> Run:
 
 
 def compile_to(exported: ExportedProgram, path: Path) -> None:
-    """Writes the program's file. It calls products of packed kernels in C++: here they are inputs,
-    and Inductor's own rules take only constants.
+    """Writes the program's file, with products of packed kernels called from C++: the kernels are
+    inputs, while Inductor's own rules only take constants.
     """
     of_x = torch.tensor(1 / LARGEST), torch.tensor(OFFSET, dtype=torch.int32)
     int8: Callable[..., Any] = partial(framework.compiled_int8, of_x)
@@ -204,7 +203,7 @@ def compile_to(exported: ExportedProgram, path: Path) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f"{path.stem}.{os.getpid()}.pt2")
     with warnings.catch_warnings(), torch.inference_mode(False), torch.no_grad():
-        warnings.simplefilter("ignore", FutureWarning)  # of torch about itself
+        warnings.simplefilter("ignore", FutureWarning)  # about torch itself
         framework.compile_to(exported, temporary, rules)
     temporary.replace(path)
     log.info("compiling a step of decoding (once): %.1f s", time.monotonic() - started)

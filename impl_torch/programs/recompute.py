@@ -1,4 +1,4 @@
-"""Layers whose activations are computed again in the backward pass, and not kept."""
+"""Recomputes the activations of layers in the backward pass instead of storing them."""
 
 import contextlib
 from collections.abc import Iterator
@@ -14,10 +14,10 @@ __all__ = ["recomputed"]
 
 @contextlib.contextmanager
 def recomputed(model: Transformer) -> Iterator[None]:
-    """Within the block, the forward pass of each layer of the model keeps its inputs alone.
+    """Context in which the forward pass of each layer of the model saves only its inputs.
 
-    The masks of a layer are drawn again as they were. A compiled step may draw other masks than
-    the same step without recomputation.
+    Recomputed layers draw the same masks again. A compiled step may draw other masks than the same
+    step without recomputation.
     """
     layers = [module for module in model.modules() if isinstance(module, Layer)]
     for layer in layers:

@@ -1,6 +1,4 @@
-"""Replicas of a module, one in each process: torch's `DistributedDataParallel`, which adds up the
-gradients of all.
-"""
+"""Replicas of a module, one per process, by `DistributedDataParallel` with summed gradients."""
 
 from collections.abc import Callable
 from typing import Any
@@ -16,12 +14,10 @@ __all__ = ["replicated"]
 def replicated(
     module: nn.Module, function: Callable[..., Any], group: dist.ProcessGroup
 ) -> DistributedDataParallel:
-    """Returns the function of a module, after whose backward pass gradients are sums over the
-    processes, not means.
+    """Wraps a function of a module so that its backward pass sums gradients over the processes.
 
-    The replicas must be equal. Their gradients travel in the same buckets at every step, in the
-    first one too, so that a run that is resumed gives the same bits; a function may leave out
-    parameters.
+    The replicas must be equal. Gradients use the same buckets in every step, including the first,
+    so that a resumed run gives the same bits; a function may leave parameters unused.
     """
     replicas = DistributedDataParallel(
         _Called(module, function),
@@ -36,12 +32,12 @@ def replicated(
 
 
 class _Called(nn.Module):
-    """A function of a module as a module, since hooks of torch see nothing else called."""
+    """A function of a module as a module, which torch's hooks require."""
 
     def __init__(self, module: nn.Module, function: Callable[..., Any]) -> None:
         super().__init__()
         self.module, self.function = module, function
-        # torch looks for parameters that are left out, and warns where there are none
+        # torch searches for unused parameters, and warns if there are none
         self.left_out = nn.Parameter(next(module.parameters()).new_empty(0))
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:

@@ -1,6 +1,4 @@
-"""The arguments of a search, checked. A program serves every length, so that nothing is padded and
-there is no plan of lengths.
-"""
+"""The checked arguments of a search; nothing is padded, since a program serves every length."""
 
 from typing import Any, NamedTuple
 
@@ -19,8 +17,8 @@ __all__ = ["Request", "request"]
 class Request(NamedTuple):
     """The arguments of a search.
 
-    forbidden_n: the ids that no answer holds. too_early_n: for every token of an answer, whether it
-    comes too early for the end token.
+    forbidden_n: the ids excluded from answers. too_early_n: for every token of an answer, whether
+    the end token would come too early.
     """
 
     strategy: Strategy
@@ -41,7 +39,7 @@ def request(
     source_mask_bs: Tensor | None,
     prefix_mask_bp: Tensor | None,
 ) -> Request:
-    """Fills in the defaults; raises ValueError on ids and prefixes that do not fit."""
+    """Fills in defaults; raises ValueError on invalid ids and prefixes."""
     checks.check_source_given(config.encoder_layers, source, source_mask_bs=source_mask_bs)
     if source is not None:
         checks.check_source(source.shape, precision.dtype_name(source.dtype))
@@ -75,6 +73,6 @@ def _prefix(
     kind, last = precision.dtype_name(prefix.dtype), prefix[..., -1:].tolist()
     last_mask = () if mask_bp is None else mask_bp[:, -1].tolist()
     checks.check_prefix(prefix.shape, kind, config.padding_id, last, last_mask)
-    read = prefix.shape[1] + strategy.max_new_tokens - 1  # not the last token of an answer
+    read = prefix.shape[1] + strategy.max_new_tokens - 1  # without the last token of an answer
     checks.check_length(read, config.max_positions)
     return prefix, mask.token_mask(prefix, config.padding_id) if mask_bp is None else mask_bp

@@ -1,6 +1,4 @@
-"""What a search runs: the model reads tokens step by step, and the device is asked only what a step
-needs.
-"""
+"""The model side of a search: reads tokens step by step, with few reads from the device."""
 
 from collections.abc import Callable
 from functools import partial
@@ -24,9 +22,9 @@ __all__ = ["NextToken", "Reading", "all_done", "next_token"]
 class NextToken(NamedTuple):
     """The scores of the next token.
 
-    logits_bv: -inf for tokens that no answer holds. scores_bv: -inf also for the end token while an
-    answer may not end; by them token_b is the likeliest token and log_p_b its `log p`. log_total_b:
-    `log p` is logits less this. finite: whether no logit was inf or NaN.
+    logits_bv: -inf for tokens excluded from answers. scores_bv: also -inf for the end token while
+    an answer must not end; token_b is their likeliest token and log_p_b its `log p`. log_total_b:
+    `log p` is logits minus this. finite: no logit was inf or NaN.
     """
 
     logits_bv: Tensor
@@ -46,7 +44,7 @@ def next_token(
     end_id: Tensor,
     mask_bt: Tensor | None = None,
 ) -> tuple[NextToken, StaticCache]:
-    """Reads tokens and returns the scores of the next one, at least float32, and the cache."""
+    """Reads tokens; returns the scores of the next one, at least float32, and the cache."""
     logits_btv, kept = forward_step(model, token_bt, kept, mask_bt, last=True)
     logits_bv = precision.upcast_half(logits_btv[:, -1])
     finite = (logits_bv.amax(dim=1) < torch.inf).all()
@@ -63,7 +61,7 @@ Step = Callable[..., tuple[NextToken, StaticCache]]
 
 
 class Reading:
-    """A model that has read a target, with as many copies of each row as it has beams.
+    """A model that has read a target, with one copy of each row per beam.
 
     step: `next_token`, or a program of it. next: the scores of the next token.
     """
@@ -94,7 +92,7 @@ class Reading:
     def read(
         self, token_bt: Tensor, row_b: Tensor | None = None, mask_bt: Tensor | None = None
     ) -> None:
-        """Reads these tokens; before that, row i becomes what row `row_b[i]` is."""
+        """Reads these tokens, after replacing row i by row `row_b[i]` if row_b is set."""
         if row_b is not None and self.strategy.beam_size > 1:
             self._cache = static_cache.reorder(self._cache, row_b)
             self._target_bt = self._target_bt[row_b]
@@ -108,7 +106,7 @@ class Reading:
             self._target_mask_bt = torch.cat([self._target_mask_bt, real_bt], dim=1)
         read = self._cache["read"]
         if any(0 < read <= turn < read + token_bt.shape[1] for turn in self._turns):
-            # All keys rotate by the frequencies of a long text: the target is read anew.
+            # All keys rotate by the frequencies of a long text: read the target again.
             self._cache, token_bt, mask_bt = self._start(), self._target_bt, self._target_mask_bt
         known = (self.request.forbidden_n, self.request.too_early_n[self._count], self._end_id)
         self.next, self._cache = self.step(self.model, token_bt, self._cache, *known, mask_bt)
@@ -116,14 +114,14 @@ class Reading:
         self._finite &= self.next.finite
 
     def likeliest(self) -> tuple[Tensor, Tensor]:
-        """Returns the likeliest token by penalised scores, and its log p."""
+        """Returns the likeliest token by penalized scores, and its log p."""
         if not self._penalises:
             return self.next.token_b, self.next.log_p_b
         token_b = _likeliest(self.penalised(self.next.scores_bv), self._end_id)
         return token_b, _log_p(self.next.logits_bv, self.next.log_total_b, token_b)
 
     def drawn(self, uniform_b: Tensor) -> tuple[Tensor, Tensor]:
-        """Draws the token by uniform numbers and penalised scores; returns it and its log p."""
+        """Draws a token from penalized scores by uniform numbers; returns it and its log p."""
         strategy, scores_bv = self.strategy, self.penalised(self.next.scores_bv)
         kept_bv = sampling.unchecked_truncate(
             scores_bv, strategy.temperature, strategy.top_k, strategy.top_p
@@ -133,7 +131,7 @@ class Reading:
         return token_b, _log_p(self.next.logits_bv, self.next.log_total_b, token_b)
 
     def penalised(self, scores_bv: Tensor) -> Tensor:
-        """Penalises tokens and n-grams that the target holds."""
+        """Penalizes tokens and n-grams that the target contains."""
         if not self._penalises:
             return scores_bv
         penalty, size = self.strategy.repetition_penalty, self.strategy.no_repeat_ngram
@@ -147,7 +145,7 @@ class Reading:
 
 
 def _turns(config: TransformerConfig, request: Request) -> set[int]:
-    """Returns after how many tokens, with the padding left of all rows, keys rotate differently."""
+    """Returns the token counts, including left padding of all rows, at which rotation switches."""
     leading = 0
     if config.rotary_switches and config.position_start == "first_token":
         leading = int(request.prefix_mask_bp.long().argmax(dim=1).min())
@@ -164,12 +162,12 @@ def _likeliest(scores_bv: Tensor, end_id: Tensor) -> Tensor:
 
 
 def _or_end(score_b: Tensor, token_b: Tensor, end_id: Tensor) -> Tensor:
-    """Ends an answer that nothing may follow."""
+    """Ends answers that no token may continue."""
     return token_b.masked_fill(score_b == -torch.inf, end_id)
 
 
 def all_done(done_b: Tensor, step: int) -> bool:
-    """Whether all rows are done, as far as the host knows: a CPU is asked at each step, another
-    device, which would be waited for, rarely.
+    """Whether all rows are done, as far as the host knows: checks a CPU in every step, but other
+    devices rarely, since the check waits for them.
     """
     return bool(done_b.all()) if done_b.device.type == "cpu" or step % 8 == 7 else False

@@ -1,8 +1,8 @@
-"""A module on several devices: its parameters split as `reference_numpy.sharding` declares, by
-torch's own tensor parallelism and FSDP2, or whole in each process, by DDP.
+"""A module on several devices, with parameters split as `reference_numpy.sharding` declares.
 
-Every process runs one device, as `torchrun` starts them. The pages know nothing of it: hooks of
-torch's parallel styles give each of their modules its own heads, hidden features and vocabulary.
+Uses torch's tensor parallelism and FSDP2, or DDP if each process holds everything. Every process
+runs one device, started as by `torchrun`. The pages need no changes: hooks of torch's parallel
+styles give each module its own heads, hidden features and vocabulary.
 """
 
 import functools
@@ -59,9 +59,9 @@ class Processes(sharding.Group):
 
 
 def device_mesh(mesh: Mesh, device: torch.device) -> DeviceMesh:
-    """Returns torch's mesh of these devices; initialises the processes' group if nobody has.
+    """Returns torch's mesh of these devices; initializes the process group if necessary.
 
-    Raises ValueError unless there is a process for each device.
+    Raises ValueError unless there is one process per device.
     """
     if device.type == "cuda" and device.index is None:
         torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", 0)))
@@ -80,22 +80,21 @@ def device_mesh(mesh: Mesh, device: torch.device) -> DeviceMesh:
 
 @functools.cache
 def _device_mesh(processes: dist.ProcessGroup, kind: str, data: int, model: int) -> DeviceMesh:
-    """Returns the one mesh of these processes: each would have connections of its own, and torch
-    takes those of equal ones for each other. shard: what lies whole along data, in one part.
+    """Returns one shared mesh per set of processes: each mesh would open its own connections, and
+    torch confuses those of equal meshes. shard: a single part, if parameters are whole along data.
     """
     return init_device_mesh(kind, (data, 1, model), mesh_dim_names=("data", "shard", "model"))
 
 
 class Placed(Held):
-    """A module on a mesh, and what its process holds of it. Its parameters are split in place; the
-    module may be on the meta device.
+    """A module on a mesh, and this process's part of it.
 
-    Gradients are sums over the parts of a batch, not means; where every parameter is whole, they
-    are left to `summed`. component: what its parameters are called after. whole_logits: otherwise
-    logits stay split over the vocabulary, as a `DTensor`. method: one that is called in place of
-    the module, such as `classification_loss`; one that calls another is given alone. Raises
-    ValueError if the mesh does not divide the config, and unless there is a process for each
-    device.
+    Splits parameters in place; the module may be on the meta device. Gradients are sums over the
+    parts of a batch, not means; if every parameter is whole, `summed` adds them. component: the
+    prefix of parameter names. whole_logits: False keeps logits split over the vocabulary, as a
+    `DTensor`. method: a method called instead of the module, such as `classification_loss`; if it
+    calls another method, pass only the outer one. Raises ValueError if the mesh does not divide the
+    config, and unless there is one process per device.
     """
 
     def __init__(
@@ -126,9 +125,9 @@ class Placed(Held):
     def _split_over_data(self, method: str) -> None:
         module = self.module
         axes = {module.get_parameter(x.native): x.data or 0 for x in self.places.values()}
-        # of a vocabulary that leaves this column of the mesh no token
+        # parameters of a vocabulary part without tokens
         empty = {x for x in axes if not _local(x).numel()}
-        # DDP takes no parts of parameters: where they lie whole along data, each is one shard
+        # DDP rejects parts of parameters: if whole along data, each becomes a single shard
         over = self.devices["data", "shard"] if self.mesh.replicate else self.devices["data"]
         layers = [part for part in module.modules() if isinstance(part, Layer)]
         for split in (*layers, *[module] * (module not in layers)):
@@ -145,12 +144,12 @@ class Placed(Held):
             register_fsdp_forward_method(module, method)
 
     def parts(self) -> dict[str, Tensor]:
-        """Returns the process's parts of the parameters by canonical name: views of them."""
+        """Returns this process's parts of the parameters by canonical name, as views."""
         self.reshard()
         return {name: _local(parameter) for name, parameter in self.parameters.items()}
 
     def gradients(self) -> dict[str, Tensor]:
-        """Returns the parts of their gradients, zeros for a parameter that has none."""
+        """Returns the gradients of these parts, zeros where there is none."""
         return {
             name: _local(torch.zeros_like(x) if x.grad is None else x.grad)
             for name, x in self.parameters.items()
@@ -160,13 +159,14 @@ class Placed(Held):
         return super().read(name, whole(self.places[name], part, self.mesh, self.devices))
 
     def rows(self, rows: range) -> slice:
-        """Returns which of these rows of a batch the process has."""
+        """Returns which of these rows of a batch the process owns."""
         own = sharding.chunks(len(rows), self.mesh.data)[self.group.rank // self.mesh.model]
         return slice(rows.start + own.start, rows.start + own.stop)
 
     def computed(self, rows: range) -> tuple[slice, bool]:
-        """Returns which of these rows the process computes, and whether it has them: without any,
-        it computes the first one, which must not count, since `DTensor` has no view of nothing.
+        """Returns which rows the process computes, and whether it owns them.
+
+        A process without rows computes the first one, uncounted: `DTensor` has no empty views.
         """
         own = self.rows(rows)
         if own.start < own.stop:
@@ -174,9 +174,9 @@ class Placed(Held):
         return slice(rows.start, rows.start + 1), False
 
     def part(self, tensors: Mapping[str, Tensor]) -> Transformer:
-        """Returns a copy of the process's part of every layer, with these parameters, of which it
-        holds no other for longer than it reads it; in evaluation. `join` makes it run, also in a
-        searcher.
+        """Returns a copy of this process's part of every layer, with these parameters, in eval
+        mode. Other processes' parameters are held only while they are read. `join` makes the copy
+        run, also in a searcher.
         """
         column, dtype = self._column, next(iter(tensors.values())).dtype
         part = columns.empty(self.config, column).to(dtype).to_empty(device=self.device)
@@ -187,7 +187,7 @@ class Placed(Held):
         return part
 
     def join(self, part: Transformer) -> None:
-        """Lets a part of the model work with the others."""
+        """Connects a part of the model with the others."""
         columns.joined(part, self._column)
 
     @property
@@ -196,8 +196,8 @@ class Placed(Held):
         return columns.Column(devices.get_local_rank(), self.mesh.model, devices.get_group())
 
     def found(self, search: Callable[[slice], dict[str, Tensor]], rows: int) -> dict[str, Tensor]:
-        """Returns what a search finds of all rows, of which every process of a column is given
-        some, unless rows depend on each other.
+        """Returns the search results of all rows. Each part of the data axis searches its own rows,
+        unless rows depend on each other.
         """
         if by_length(self.config):
             return search(slice(0, rows))
@@ -205,25 +205,25 @@ class Placed(Held):
         return {name: gathered(x.clone(), 0, rows, devices) for name, x in found.items()}
 
     def summed(self, function: Callable[..., Result]) -> Callable[..., Result]:
-        """Returns the function of the module whose gradients are added up over the processes."""
+        """Wraps a function of the module so that gradients are summed over the processes."""
         if self._gathering:
             return function
         self._replicas = replicated(self.module, function, self.devices.get_group("data"))
         return self._replicas
 
     def collect(self, parts: Mapping[str, Tensor]) -> None:
-        """Moves the gradients of the parameters to their parts, as an optimiser takes them."""
+        """Moves gradients of the parameters to their parts, where an optimizer expects them."""
         for name, gradient in self.gradients().items():
             parts[name].grad = gradient
         self.module.zero_grad()
 
     def sum(self, tensor: Tensor) -> Tensor:
-        """Adds up a tensor over the parts of the batch, in place."""
+        """Sums a tensor over the parts of the batch, in place."""
         dist.all_reduce(tensor, group=self.devices.get_group("data"))
         return tensor
 
     def clipped(self, gradients: Mapping[str, Tensor], limit: float) -> dict[str, Tensor]:
-        """Computes `optimizer.clip_global_norm`; what several processes hold counts once."""
+        """Computes `optimizer.clip_global_norm`, counting replicated parts once."""
         squares = []
         for name, part in gradients.items():
             place = self.places[name]
@@ -236,7 +236,7 @@ class Placed(Held):
         return dict(zip(gradients, scaled(gradients.values(), factor), strict=True))
 
     def reduces(self, last: bool) -> None:
-        """Says whether the next backward pass adds up gradients over the processes."""
+        """Sets whether the next backward pass sums gradients over the processes."""
         if self._replicas is not None:
             self._replicas.require_backward_grad_sync = last
         for part in self._gathering:
@@ -244,18 +244,18 @@ class Placed(Held):
             part.set_is_last_backward(last)
 
     def unshard(self) -> None:
-        """Gathers all parameters, for calls of parts that gather none themselves."""
+        """Gathers all parameters, for calls of parts that do not gather their own."""
         for part in self._gathering:
             part.unshard()
 
     def reshard(self) -> None:
-        """Frees the parameters that a forward pass without a backward pass leaves whole."""
+        """Frees parameters left gathered by a forward pass without a backward pass."""
         for part in self._gathering:
             part.reshard()
 
 
 def _fsdp_modules(module: nn.Module) -> list[FSDPModule]:
-    """Returns the parts whose parameters are gathered together."""
+    """Returns the modules whose parameters are gathered together."""
     return [part for part in module.modules() if isinstance(part, FSDPModule)]
 
 
@@ -272,8 +272,8 @@ def training_loss(
     total: int | Tensor | None = None,
     keep: Keep | None = None,
 ) -> Tensor:
-    """Computes `Transformer.training_loss` of logits that stay split over the vocabulary: of each
-    label, the processes exchange three or four numbers.
+    """Computes `Transformer.training_loss` with logits split over the vocabulary: the processes
+    exchange three or four numbers per label.
     """
     read, label = loss.shifted(Text.of(target))
     model.check_ids(source, target)
@@ -295,7 +295,7 @@ def _cross_entropy(x_btv: Any, label_bt: Tensor, mask_bt: Tensor, smoothing: flo
 
     given = partial(DTensor.from_local, device_mesh=devices, placements=whole, run_check=False)
     x_btv = x_btv.masked_fill(given(~mask_bt[..., None]), 0)
-    # of a process without a token of the vocabulary, too
+    # including processes without a token of the vocabulary
     own_bt1 = F.pad(x_btv.detach().to_local(), (0, 1), value=-torch.inf).amax(-1, keepdim=True)
     highest_bt1 = given(own_bt1, placements=[Partial("max")]).redistribute(devices, whole)
     token_v = given(torch.arange(x_btv.shape[-1], device=label_bt.device))

@@ -1,5 +1,6 @@
-"""A cache of fixed length, which steps fill in place: searches run it, and compiled and exported
-steps take and return tensors of the same sizes.
+"""A cache of fixed length that steps fill in place.
+
+Searches use it, and compiled and exported steps take and return tensors of constant sizes.
 """
 
 from collections.abc import Callable, Sequence
@@ -34,22 +35,22 @@ __all__ = [
 
 
 class Room(NamedTuple):
-    """Room for the keys and values of a target, of which each row has w copies."""
+    """Room for the keys and values of a target, with w copies per row."""
 
     key_bswgk: Tensor
     value_bswge: Tensor
 
 
 class StaticCache(TypedDict):
-    """What steps have read, and room for the rest.
+    """Everything that steps have read, with room for more.
 
     source_mask_bs, layers: as in `cache.Cache`, with a `Room` for the self-attention.
-    target_mask_bwtw: target_mask_bt for w copies of a row: mask[b, i, t, j] says whether copy i may
-    attend to what copy j wrote at step t. read: how many tokens have been read. leading_b: padding
-    before the first real token. encoding_pd: the sinusoidal encoding of every position; None if
-    positions are others. rotations: the rotation of every position, `p j`, by what of a kind of
-    layer it depends on, unless that is the length. windows: how many tokens each layer keeps, token
-    t in place t % window; 0: all.
+    target_mask_bwtw: target_mask_bt for w copies of a row: mask[b, i, t, j] tells whether copy i
+    may attend to what copy j wrote at step t. read: the number of tokens read. leading_b: padding
+    before the first real token. encoding_pd: the sinusoidal encoding of every position, or None.
+    rotations: the rotation of every position, `p j`, by the layer properties it depends on, unless
+    it depends on the length. windows: how many tokens each layer keeps, token t in place t %
+    window; 0: all.
     """
 
     source_mask_bs: Tensor | None
@@ -73,9 +74,9 @@ def start_cache(
 ) -> StaticCache:
     """Returns the cache before the first token, with room for `length` tokens.
 
-    copies: how many neighbouring rows of the target share a row of the memory; they can change
-    places without a copy of keys and values. Other arguments and errors are those of
-    `cache.start_cache`; batch: without the copies.
+    copies: adjacent target rows that share a row of the memory; they can swap places without
+    copying keys and values. batch: without the copies. Other arguments and errors match
+    `cache.start_cache`.
     """
     config, kept = model.config, plain.start_cache(model, memory_bsd, source_mask_bs, batch)
     kinds = [config.layer_kind(index) for index in range(len(kept["layers"]))]
@@ -84,7 +85,7 @@ def start_cache(
     rows, dtype, device = len(nothing_bsgk), nothing_bsgk.dtype, nothing_bsgk.device
     layers = []
     for layer, window in zip(kept["layers"], windows, strict=True):
-        # Zeros: a window's places are read before they are written, with weight 0.
+        # Zeros: places of a window are read before they are written, with weight 0.
         pair, shape = layer["self_attention"], (rows, window or length, copies)
         new = [x.new_zeros if window else x.new_empty for x in pair]
         room = Room(*(make((*shape, *x.shape[2:])) for make, x in zip(new, pair, strict=True)))
@@ -118,7 +119,7 @@ def forward_step(
     target_mask_bt: Tensor | None = None,
     last: bool = False,
 ) -> tuple[Tensor, StaticCache]:
-    """Computes `decode_step` of checked arguments. last: only the logits after the last token."""
+    """Computes `decode_step` of checked arguments. last: only the logits of the last token."""
     config, read, end = model.config, cache["read"], cache["read"] + target.shape[1]
     mask_bt = target_mask_bt
     if mask_bt is None:
@@ -135,8 +136,8 @@ def forward_step(
         None if source_mask_bs is None else _bias(source_mask_bs[:, None, None], x_btd.dtype)
     )
     self_bias_bhts = _bias(_self_mask(cache, mask_bt), x_btd.dtype)
-    # The copies of a row share its keys, which `reorder` never moves: their queries lie side by
-    # side, `b (w t) d`, and the bias hides the keys that are not of a copy's own past.
+    # Copies of a row share its keys, which `reorder` never moves: their queries are adjacent,
+    # `b (w t) d`, and the bias hides keys outside a copy's own past.
     shape = self_bias_bhts.shape[0], self_bias_bhts.shape[2]
     x_btd = x_btd.reshape((*shape, x_btd.shape[2]))
     of_window: dict[int, Any] = {0: (self_bias_bhts, None, None)}
@@ -154,7 +155,7 @@ def forward_step(
         kept, own = cache["layers"][index], layer.self_attention.scores
         bias_bhts, *places = of_window[cache["windows"][index]]
         held = {**kept, "self_attention": _Place(kept["self_attention"], read, *places)}
-        scores = Scores(own.scale, own.cap)  # the bias has causality and window in it
+        scores = Scores(own.scale, own.cap)  # the bias includes causality and window
         masks = bias_bhts, cross_bias_bhts
         return plain.decoder_layer_step(layer, x_btd, held, scores, *masks, rotation)[0]
 
@@ -172,10 +173,10 @@ def decode_step(
     target_mask_bt: Tensor | None = None,
     step: Step | None = None,
 ) -> tuple[Tensor, StaticCache]:
-    """Computes `cache.decode_step`; the given cache and the returned one share their tensors.
+    """Computes `cache.decode_step`; the old and the new cache share tensors.
 
-    step: a program of `forward_step`, if there is one. Raises ValueError also on more tokens than
-    the cache has room for.
+    step: a program of `forward_step`, if any. Also raises ValueError if the cache has no room for
+    the tokens.
     """
     end, length = cache["read"] + target.shape[1], cache["target_mask_bwtw"].shape[2]
     checks.check_same_batch(cache=cache["leading_b"].shape, target=target.shape)
@@ -188,11 +189,11 @@ def decode_step(
 
 
 class _Place(NamedTuple):
-    """Where the next tokens go in a layer's room: behind the `read` tokens before them, or in
-    a window in place of the oldest.
+    """Where the next tokens go in a layer's room: after the `read` tokens before them, or in a
+    window in place of the oldest.
 
-    earlier_n: in a window, the places of the tokens before, in their order; None for a single new
-    token, which all places are read with. last_n: the places of the last new tokens.
+    earlier_n: in a window, the places of earlier tokens, in order; None for a single new token,
+    which reads all places. last_n: the places of the last new tokens.
     """
 
     room: Room
@@ -201,11 +202,11 @@ class _Place(NamedTuple):
     last_n: Tensor | None
 
     def update(self, key_btgk: Tensor, value_btge: Tensor) -> KeyValues:
-        """Writes the next keys and values, in place; returns all that are read."""
+        """Writes the next keys and values, in place; returns all keys and values to attend to."""
         return KeyValues(*map(self._written, self.room, (key_btgk, value_btge)))
 
     def _written(self, kept_bswgk: Tensor, new_btgk: Tensor) -> Tensor:
-        # The copies of each token lie side by side.
+        # The copies of each token are adjacent.
         new_btwgk = new_btgk.unflatten(1, (kept_bswgk.shape[2], -1)).transpose(1, 2)
         if self.last_n is None:
             end = self.read + new_btwgk.shape[1]
@@ -221,13 +222,13 @@ class _Place(NamedTuple):
 def _ring(
     cache: StaticCache, window: int, end: int, dtype: torch.dtype
 ) -> tuple[Tensor, Tensor | None, Tensor]:
-    """Returns a window's bias for tokens whose mask is written, their earlier_n and last_n."""
+    """Returns a window's bias for tokens with a written mask, and their earlier_n and last_n."""
     read, kept_bwtw = cache["read"], cache["target_mask_bwtw"]
     query_t = torch.arange(read, end, device=kept_bwtw.device)
     if end - read == 1:
         earlier_n, last_n = None, query_t % window
         place_s = torch.arange(window, device=kept_bwtw.device)
-        token_s = read - (read - place_s) % window  # the last one in each place, the new one too
+        token_s = read - (read - place_s) % window  # the last in each place, with the new one
     else:
         token_s = torch.arange(max(read - window, 0), end, device=kept_bwtw.device)
         earlier_n, last_n = token_s[: read - end] % window, query_t[-window:] % window
@@ -237,8 +238,8 @@ def _ring(
 
 
 def _self_mask(cache: StaticCache, mask_bt: Tensor) -> Tensor:
-    """Writes which of the next tokens are real into the cache, then returns their mask `b w t s w`:
-    a copy sees its own past and, of the next tokens, none after itself.
+    """Writes which of the next tokens are real into the cache; returns their mask `b w t s w`: a
+    copy sees its own past and none of the next tokens after itself.
     """
     kept_bwtw, read, length = cache["target_mask_bwtw"], cache["read"], mask_bt.shape[1]
     (rows, copies), end = kept_bwtw.shape[:2], read + length
@@ -251,8 +252,8 @@ def _self_mask(cache: StaticCache, mask_bt: Tensor) -> Tensor:
 
 
 def _bias(mask_bwtsw: Tensor, dtype: torch.dtype) -> Tensor:
-    """Returns 0 for a key that may be attended to and -inf for others, `b 1 (w t) (s w)`, once a
-    step: given a mask, the kernel would make it in every layer.
+    """Returns 0 for visible keys and -inf for others, `b 1 (w t) (s w)`, once per step; from a
+    mask, the kernel would compute this in every layer.
     """
     mask_bhts = mask_bwtsw.flatten(3).flatten(1, 2)[:, None]
     return torch.where(mask_bhts, 0.0, -torch.inf).to(dtype)
@@ -280,8 +281,8 @@ def decode_in_steps(
 
 
 def reorder(cache: StaticCache, row_b: Tensor) -> StaticCache:
-    """Computes `cache.reorder`. Copies of a row change places only among themselves, which leaves
-    their keys and values where they are.
+    """Computes `cache.reorder`. Copies of a row may only swap among themselves, which leaves their
+    keys and values in place.
     """
     target_mask_bwtw = cache["target_mask_bwtw"]
     shape = target_mask_bwtw.shape[:2]

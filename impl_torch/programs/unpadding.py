@@ -1,8 +1,7 @@
-"""A model without the padding of its batch: which tokens are worth leaving out, and the calls of
-the model's parts on flat tokens.
+"""Runs a model without the padding of its batch: finds the tokens worth keeping, flattens them.
 
-A model with hooks, or with modules of other classes in its stacks, and a program that is traced,
-keep their rows.
+Models with hooks, or with modules of other classes in their stacks, and traced programs keep their
+rows.
 """
 
 import inspect
@@ -39,15 +38,15 @@ __all__ = [
 Side = Text | Tensor
 Given = ParamSpec("Given")
 
-# Numbers of one layer's input that are saved, from which a forward pass gains more than the gathers
-# take.
+# Numbers of a layer's input that must be saved for a forward pass to gain more than the gathers
+# cost.
 LEAST = 1 << 16
-LEAST_SHARE = 16  # the share of all positions that must be saved: one in 16
+LEAST_SHARE = 16  # at least one position in 16 must be saved
 PACKAGE = __name__.partition(".")[0]
-HINT = 1 << 10  # the number of tokens for which a graph's kernels are chosen
+HINT = 1 << 10  # number of tokens that a graph's kernels are tuned for
 
-# torch's modules that work token by token; so do those of the package in a stack, whose attention
-# asks for rows
+# torch modules that work token by token; so do this package's modules in a stack, whose attention
+# restores rows
 OF_TORCH = (nn.Linear, nn.LayerNorm, nn.RMSNorm, nn.Dropout, nn.Identity, nn.ModuleList)
 FORWARDS = {kind.forward for kind in OF_TORCH}
 
@@ -59,27 +58,26 @@ class Sides(NamedTuple):
     target: Tokens
 
     def to(self, device: torch.device) -> "Sides":
-        """Moves them to the device."""
+        """Moves the tokens to the device."""
         source = None if self.source is None else _moved(self.source, device)
         return Sides(source, _moved(self.target, device))
 
     def of_sites(self, names: Iterable[str]) -> dict[str, Tokens]:
-        """Returns the flat tokens of those dropout sites that are in a stack with some."""
+        """Returns the flat tokens of these dropout sites, if their stack has any."""
         stacks = {"encoder": self.source, "decoder": self.target}
         found = {name: stacks.get(name.partition(".")[0]) for name in names}
         return {name: tokens for name, tokens in found.items() if tokens is not None}
 
 
 def unpadded(function: Callable[Given, Tensor], least: int = LEAST) -> Callable[Given, Tensor]:
-    """Returns a function that does the same as a model, its `training_loss`, or `real_logits` of
-    it, and computes nothing for padding (PADDING).
+    """Wraps a model, its `training_loss` or its `real_logits` to skip padding (PADDING).
 
-    A model leaves out the padding of its source, `real_logits` also the target's; a loss leaves out
-    every place that no label depends on. least: how many numbers of a layer's input must be padding
-    for that. Gradients, keep masks and errors are the function's own.
+    A model skips the padding of its source, `real_logits` also that of the target; a loss skips
+    every position that no label depends on. least: how many numbers of a layer's input must be
+    padding. Gradients, keep masks and errors are unchanged.
     """
     if (pair := driver(function)) is None:
-        raise ValueError(f"only a model or its training_loss leaves out padding; got {function}")
+        raise ValueError(f"only a model or its training_loss can skip padding; got {function}")
     model, run = pair
     signature = inspect.signature(getattr(function, "forward", function))
 
@@ -96,8 +94,9 @@ def unpadded(function: Callable[Given, Tensor], least: int = LEAST) -> Callable[
 def real_logits(
     model: Transformer, source: Side | None, target: Side, keep: Keep | None = None
 ) -> Tensor:
-    """`real_rows(model(source, target))`: zeros in the rows of the target's padding.
-    `partial(real_logits, model)` may be unpadded.
+    """`real_rows(model(source, target))`: zeros in the target's padding rows.
+
+    `partial(real_logits, model)` can be unpadded.
     """
     target = Text.of(target)
     mask_bt = real_tokens(model.config, target)
@@ -105,7 +104,7 @@ def real_logits(
 
 
 def driver(function: Callable[..., object]) -> tuple[Transformer, Callable[..., Any]] | None:
-    """Returns the model and its run on flat tokens; None for a function that has none."""
+    """Returns the model and its run on flat tokens; None for other functions."""
     if isinstance(function, Transformer):
         return function, forward
     if isinstance(function, partial) and function.func is real_logits:
@@ -119,14 +118,14 @@ def driver(function: Callable[..., object]) -> tuple[Transformer, Callable[..., 
 def forward(
     model: Transformer, sides: Sides, source: Side | None, target: Side, keep: Keep | None = None
 ) -> Tensor:
-    """Computes `Transformer.forward`, `b t v`, of checked ids and keep masks of flat tokens."""
+    """Computes `Transformer.forward`, `b t v`, from checked ids and keep masks of flat tokens."""
     return pad(_logits(model, sides, source, target, keep), sides.target)
 
 
 def real_forward(
     model: Transformer, sides: Sides, source: Side | None, target: Side, keep: Keep | None = None
 ) -> Tensor:
-    """Computes `real_logits` on flat tokens; arguments as `forward`."""
+    """Computes `real_logits` on flat tokens; arguments match `forward`."""
     logits_btv = forward(model, sides, source, target, keep)
     return mask.real_rows(logits_btv, real_tokens(model.config, Text.of(target)))
 
@@ -140,7 +139,7 @@ def training_loss(
     total: int | Tensor | None = None,
     keep: Keep | None = None,
 ) -> Tensor:
-    """Computes `Transformer.training_loss` of checked ids and keep masks of flat tokens."""
+    """Computes `Transformer.training_loss` from checked ids and keep masks of flat tokens."""
     model.config.need_decoder()
     read, label = loss.shifted(Text.of(target))
     logits_1nv = _logits(model, sides, source, read, keep)
@@ -151,7 +150,7 @@ def training_loss(
 
 
 def memory(model: Transformer, source: Side, least: int = LEAST) -> Tensor:
-    """Computes `encode` of checked ids; the rows of padding may hold anything: use the mask."""
+    """Computes `encode` of checked ids; padding rows are undefined, so use the mask."""
     source = Text.of(source)
     tokens = _worth_it(model, _real(model, source, least), least)
     if tokens is None:
@@ -163,7 +162,7 @@ def memory(model: Transformer, source: Side, least: int = LEAST) -> Tensor:
 def _logits(
     model: Transformer, sides: Sides, source: Side | None, target: Side, keep: Keep | None
 ) -> Tensor:
-    """Computes the logits of flat target tokens, `1 n v`."""
+    """Returns the logits of flat target tokens, `1 n v`."""
     source_tokens, tokens = sides
     source, memory_1nd, cross_mask = Text.of(source), None, None
     if source is not None and source_tokens is not None:
@@ -179,7 +178,7 @@ def _logits(
 def _encode(
     model: Transformer, tokens: Tokens, source: Text, keep: Keep | None
 ) -> tuple[Tensor, Tensor | None]:
-    """Computes the memory of flat tokens, `1 n d`, and the mask of the source's real tokens."""
+    """Returns the memory of flat tokens, `1 n d`, and the mask of the source's real tokens."""
     keep = part(keep, "encoder")
     x_1nd, mask_bs, position_1n = _input(model, "source", source, tokens, keep)
     return model.encoder(x_1nd, _padded(mask_bs, tokens, tokens), keep, position_1n), mask_bs
@@ -188,7 +187,7 @@ def _encode(
 def _input(
     model: Transformer, side: str, text: Text, tokens: Tokens, keep: Keep | None
 ) -> tuple[Tensor, Tensor | None, Tensor]:
-    """Computes a stack's input, `1 n d`, the mask of its rows, and flat positions, `1 n`."""
+    """Returns a stack's input, `1 n d`, the mask of its rows, and flat positions, `1 n`."""
     mask_bt, position_bt = masked_positions(model.config, side, text.ids, text.mask)
     x_1nd = unpad(embed(model, side, text.ids, position_bt, text.segment), tokens)
     stack = model.encoder if side == "source" else model.decoder
@@ -200,7 +199,7 @@ def _input(
 
 
 def _padded(mask_bs: Tensor | None, query: Tokens, key: Tokens) -> Any:
-    """Returns what stands for the mask of an attention from flat queries to flat keys."""
+    """Returns the mask argument of an attention from flat queries to flat keys."""
     return PaddedMask(mask.padding_mask(mask_bs), query, key)
 
 
@@ -211,17 +210,16 @@ def find(
     target: Side | None = None,
     **others: object,
 ) -> Sides | None:
-    """Finds the tokens that lie flat when a model, its `training_loss`, or `real_logits` of it, is
-    given these texts; others: arguments that do not matter.
+    """Returns the flat tokens for a model, its `training_loss` or its `real_logits` on these texts.
 
-    None: padding is not worth leaving out, the function is another one, or the arguments do not
-    fit, which the function itself says.
+    None: padding is not worth skipping, the function is another one, or the arguments are invalid,
+    which the function reports. others: irrelevant arguments.
     """
     if (pair := driver(function)) is None:
         return None
     model, run = pair
     source, target = Text.of(source), Text.of(target)
-    if not model.config.decoder_layers:  # every row of an encoder-only model's output is an answer
+    if not model.config.decoder_layers:  # every output row of an encoder-only model matters
         return None
     if target is None or (source is None) == bool(model.config.encoder_layers):
         return None
@@ -241,10 +239,10 @@ def find(
 
 
 def _depended_on(model: Transformer, target: Text, least: int) -> Tensor | None:
-    """Returns the places of a target on which a label that counts depends; None: all.
+    """Returns the target positions that a counted label depends on; None: all.
 
-    There the label counts, or the token is real and so may be attended to, and a label counts at
-    the place or after it.
+    At these positions the label counts, or the token is real and thus visible, and a label counts
+    there or later.
     """
     real_bt = _real(model, target, least)
     if real_bt is None:
@@ -255,14 +253,14 @@ def _depended_on(model: Transformer, target: Text, least: int) -> Tensor | None:
 
 
 def _real(model: Transformer, text: Text | None, least: int) -> Tensor | None:
-    """Returns which tokens are real; None: all, or too few are there to save enough."""
+    """Returns which tokens are real; None: all, or too few to save enough."""
     if text is None or text.ids.shape[0] * text.ids.shape[1] * model.config.model_width < least:
         return None
     return real_tokens(model.config, text)
 
 
 def _worth_it(model: Transformer, mask_bt: Tensor | None, least: int) -> Tokens | None:
-    """Returns these positions as flat tokens; None if that saves too little, and in a trace."""
+    """Returns these positions as flat tokens; None in a trace, or if that saves too little."""
     if mask_bt is None or not framework.has_values(mask_bt):
         return None
     total = mask_bt.numel()
@@ -271,13 +269,13 @@ def _worth_it(model: Transformer, mask_bt: Tensor | None, least: int) -> Tokens 
         return None
     if _needs_rows(model):
         return None
-    first_b = mask_bt.long().argmax(dim=1)  # of a row without any, position 0
+    first_b = mask_bt.long().argmax(dim=1)  # for rows without any, position 0
     mask_bt = mask_bt.scatter(1, first_b[:, None], True)
     start_b = mask_bt.sum(dim=1).cumsum(0).roll(1)
     start_b[0] = 0
     place_bt = start_b[:, None] + (mask_bt.cumsum(dim=1) - 1).clamp(min=0)
     index_n = mask_bt.flatten().nonzero()[:, 0]
-    if len(index_n) == 1:  # which no graph takes for one of many numbers
+    if len(index_n) == 1:  # graphs do not accept 1 as a variable size
         return None
     return Tokens(index_n, place_bt, mask_bt)
 
@@ -295,8 +293,8 @@ def _moved(tokens: Tokens, device: torch.device) -> Tokens:
 
 
 def _needs_rows(model: Transformer) -> bool:
-    """Whether a module may look at the neighbours of a token: it has hooks, a `forward` of its own,
-    or is not of a known class.
+    """Whether a module may look at neighboring tokens: it has hooks or its own `forward`, or is of
+    an unknown class.
     """
     names = ("encoder", "decoder", "logits")
     parts = [stack for name in names if (stack := getattr(model, name, None)) is not None]
@@ -308,7 +306,7 @@ def _needs_rows(model: Transformer) -> bool:
 
 
 def unpad_keep(keep: Keep | None, sides: Sides) -> Keep | None:
-    """Takes keep masks out of their rows, except those of attention weights, which need rows."""
+    """Flattens keep masks, except those of attention weights, which need rows."""
     masks: dict[str, Tensor] = flatten(keep or {})
     for site, tokens in sides.of_sites(masks).items():
         if not site.endswith("weights_dropout"):
@@ -318,6 +316,6 @@ def unpad_keep(keep: Keep | None, sides: Sides) -> Keep | None:
 
 
 def of_any_number(x: Tensor, axis: int) -> Tensor:
-    """Marks the tensor for a graph that serves every number of tokens along the axis."""
+    """Marks the tensor so that a graph serves every number of tokens along the axis."""
     framework.mark_dynamic(x, axis, HINT)
     return x

@@ -203,7 +203,7 @@ BAD: list[tuple[Callable[[], Any], str]] = [
     (gpt2(decoding.greedy_search, GPT2, None, STRATEGY, Text(IDS, np.array([[True, True, False]] * 2))), "prefix … True"),
     (lambda: heads.pooler(BERT_MODEL["pooler"], X[:, :0]), "x … 1; got shape (2, 0, 6)"),
     (lambda: heads.classifier(BERT_MODEL["classifier"], X), "pooled … b r … r=6; got shape (2, 3, 6)"),
-    (lambda: position_embedding({"table": np.ones((6, 2))}, np.array([[4]]), 2), "position must lie in 0 .. 3; got 4 .. 4"),
+    (lambda: position_embedding({"table": np.ones((6, 2))}, np.array([[4]]), 2), "position … 0 .. 3; got 4 .. 4"),
     (lambda: token_positions(np.ones((1, 2), bool), "left"), "first_token … 'left'"),
 ]
 
