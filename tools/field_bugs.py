@@ -102,12 +102,12 @@ def _said(found: list[diagnosis.findings.Finding]) -> tuple[str, str]:
     if not found:
         return "", ""
     first = found[0]
-    begins, _, said = first.text.partition(": ")[2].partition(": ")
+    said, *details = (line.strip() for line in first.text.partition(": ")[2].splitlines())
+    begins = next((line.removeprefix("where: ") for line in details if line.startswith("where: ")), "")
     names = " or ".join(" and ".join(f"`{id_}`" for id_ in ids) for ids in first.explanations)
     if first.verdict in NAMED:
-        return begins.partition("\n")[0], names
-    text = f": {said.partition(chr(10))[0]}" if first.verdict in DESCRIBED else ""
-    return begins.partition("\n")[0], f"*{first.verdict}*{text}"
+        return begins, names
+    return begins, f"*{first.verdict}*: {said}" if first.verdict in DESCRIBED else f"*{first.verdict}*"
 
 
 def _practice(bug: field_bugs.Bug, folder: str) -> float:

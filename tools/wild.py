@@ -62,7 +62,7 @@ class Said:
     def accepted(self) -> str:
         """The first line of the finding that states the bug; "" if none does."""
         accept = self.mistake.accept
-        found = (finding.text for finding in self.diagnosis.findings if accept and re.search(accept, finding.text))
+        found = (finding.text for finding in self.diagnosis.findings if accept and re.search(accept, finding.text, re.DOTALL))
         return next((text.splitlines()[0] for text in found), "")
 
     @property

@@ -1,4 +1,4 @@
-"""A case: one question to a port, as data."""
+"""A case: one question to a port."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -14,31 +14,36 @@ from reference_numpy.sharding import Mesh
 from ..files.checkpoints.strict import DTYPES, numpy_dtype
 from .stored import Stored
 
-SUITE_RELEASE = 1  # of the cases; grows with a release of rosettaformer that ships new ones
-REAL, LAST = "real", "last"  # what of the outputs is compared
+SUITE_RELEASE = 1  # grows with each release of rosettaformer that adds cases
+REAL, LAST = "real", "last"  # the part of the outputs that is compared
 
 
 @dataclass(frozen=True)
 class Case:
-    """What a port is given: a component, its config, parameters and inputs, and how to run it.
+    """A question to a port: a component with its config, parameters and inputs, and how to run it.
 
-    inputs: by the argument names of the reference's function; arrays, plain values such as `causal=True`, or tuples of them. A nested
-    mapping has dotted names: `keep.layers.0.self_attention_dropout`, `gradients.hidden.kernel`, `strategy.end_id`.
+    A case is declared in float64; `at` returns the case that a port runs.
+
+    inputs: by the argument names of the reference's function: arrays, plain values such as
+    `causal=True`, or tuples of them. Nested mappings have dotted names:
+    `keep.layers.0.self_attention_dropout`, `gradients.hidden.kernel`, `strategy.end_id`.
     parameters: by canonical name, relative to the component.
-    catches: the defects of the catalogue that this case must reveal.
-    core: whether it is one of its component's few cases that a quick check runs; a full check runs all.
-    shared: the kernels that all heads share, each for its own slice of the width: zero except for one block, whose gradient is the sum over
-    the heads.
-    twice: the port answers twice and must answer the same.
-    release: the suite release that first ships the case. excluded: why the case cannot be run on a port; empty if it can.
-    folder: where the parameters also are as Hugging Face's folders, one for each dtype and named after it; empty if they are not. compared:
-    what of the outputs is compared, `REAL` tokens or the `LAST` position; everything if empty. outputs: the names of those that are; all if
-    empty.
-    mesh: the devices that the port computes on; None if it is one.
-    splits: the numbers of target tokens that an artefact reads at a time, with its cache; empty if all at once. outside: the side whose ids
-    are out of range somewhere; empty if none are. too_large: the dtypes in which there is no memory
-    for the case, with the reason.
-    A case is declared in float64; `at` gives the case that a port runs.
+    catches: the known bugs that this case must reveal.
+    core: whether a quick check runs it; a full check runs every case.
+    twice: the port must give the same answer twice.
+    release: the suite release that added the case.
+    excluded: why the case cannot run on a port; empty if it can.
+    shared: the kernels that all heads share, each for its own slice of the width: zero except for
+    one block, whose gradient is the sum over the heads.
+    folder: a folder with the same parameters as Hugging Face checkpoints, one per dtype and named
+    after it; empty if there is none.
+    compared: the compared part of the outputs, `REAL` tokens or the `LAST` position; empty for all.
+    outputs: the names of the compared outputs; empty for all.
+    mesh: the devices that the port runs on; None for a single device.
+    splits: the numbers of target tokens that an exported file with a cache reads at a time; empty
+    for all at once.
+    outside: the side with ids out of range; empty if there are none.
+    too_large: the dtypes in which the case does not fit into memory, with the reasons.
     """
 
     name: str
@@ -66,12 +71,12 @@ class Case:
 
     @property
     def id(self) -> str:
-        """Returns the stable identity of the case, without how it is run."""
+        """The stable id of the case, whatever it runs in."""
         return f"{self.component}/{self.name}"
 
     @property
     def size(self) -> int:
-        """Returns the size of its arrays in bytes, without parameters that are in a folder too."""
+        """The size of its arrays in bytes, without parameters that are also in a folder."""
         inputs = sum(value.nbytes for value in self.inputs.values() if isinstance(value, np.ndarray))
         if self.folder:
             return inputs
@@ -80,7 +85,7 @@ class Case:
         return inputs + sum(array.nbytes for array in self.parameters.values())
 
     def at(self, dtype: str, device: str = "cpu", mode: str = "") -> "Case":
-        """Returns the case with every floating array rounded to dtype, to be run on that device in that mode."""
+        """Returns the case with all floating-point arrays rounded to dtype, for device and mode."""
         return dataclasses.replace(
             self,
             inputs={name: _cast(value, dtype) for name, value in self.inputs.items()},
@@ -94,13 +99,13 @@ class Case:
 
     @property
     def real_bt(self) -> np.ndarray | None:
-        """The mask of the real tokens, of the target if there is one; None if all are real."""
+        """The mask of the target's (else the source's) real tokens; None if all are real."""
         return next((self.inputs[name] for name in MASKS if self.inputs.get(name) is not None), None)
 
     def part(self, outputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """Returns what is compared of a port's outputs: 0 takes the place of whatever they are at padding.
+        """Returns the compared part of a port's outputs, with 0 at padding.
 
-        An output without the axes `b t` of the tokens is returned as it is.
+        Outputs without the token axes `b t` are returned unchanged.
         """
         found = {name: array for name, array in outputs.items() if not self.outputs or name in self.outputs}
         if self.compared == LAST:
@@ -114,11 +119,11 @@ MASKS = ("target_mask_bt", "source_mask_bs")
 
 
 def pinned(suite: Any) -> int:
-    """Returns the suite release that a port pins. Raises ValueError unless it is one that this package has."""
+    """Returns the suite release that a port pins. Raises ValueError unless this package has it."""
     if type(suite) is not int or not 1 <= suite <= SUITE_RELEASE:
         raise ValueError(
-            f"suite must be a suite release from 1 to {SUITE_RELEASE}; got {suite!r}. Upgrade rosettaformer, or remove `suite`: "
-            "a port that pins no release is asked every case"
+            f"suite must be a suite release from 1 to {SUITE_RELEASE}; got {suite!r}. Upgrade rosettaformer, or remove `suite` to run "
+            "every case"
         )
     return suite
 
@@ -133,5 +138,5 @@ def _zero_at_padding(name: str, array: np.ndarray, real_bt: np.ndarray) -> np.nd
 
 def _cast(value: Any, dtype: str) -> Any:
     floating = isinstance(value, np.ndarray) and (value.dtype.kind == "f" or value.dtype == ml_dtypes.bfloat16)
-    with np.errstate(over="ignore"):  # values beyond the dtype's range become infinite
+    with np.errstate(over="ignore"):  # values out of the dtype's range become infinite
         return value.astype(numpy_dtype(dtype)) if floating else value

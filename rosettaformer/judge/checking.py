@@ -1,4 +1,4 @@
-"""Checks ports, as the command `check` does, and returns the results as data."""
+"""Checks ports like the command `check`, and returns the results as data."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,7 +15,7 @@ from .selection import Selection, cases_for, require_lists
 from .summary import Summary
 
 DEVICES, MODES = ("cpu", "cuda", "cuda-tf32"), ("eager", "compiled")
-LIMIT = 180.0  # seconds for one case, or for the start
+LIMIT = 180.0  # seconds for one case, and for the start of a port
 
 
 def check(
@@ -35,14 +35,19 @@ def check(
     limit: float = LIMIT,
     min_cases: int = 1,
 ) -> Summary:
-    """Checks ports against the reference and returns a `Summary`: `conforms` is the verdict, `results` has one for each case and dtype.
+    """Checks ports against the reference.
 
-    ports: as the command takes them, such as "my_port.py", "torch" or "model.onnx"; by default the three ports of this project. like: the
-    whole model to judge them by, a family such as "qwen3" or a Hugging Face folder. checkpoint: weights for the whole model; for exported
-    files, those they were made from. components, expression, dtypes, meshes (such as "data=2,model=2"), gradients, full: which cases run;
-    by default all without gradients, and for this project's ports only the core. seed: of a family's random weights. memory: for the cases
-    of a model, in GB. limit: seconds for one case. min_cases: how many outputs must be compared.
-    Raises ValueError on bad input. If a port does not start or its framework is missing, a result says so.
+    Returns a `Summary`: `conforms` is the verdict, `results` has one result per case and dtype.
+
+    ports: as on the command line, such as "my_port.py", "torch" or "model.onnx"; by default the
+    three ports of this project. like: the model to compare with, a family such as "qwen3" or a
+    Hugging Face checkpoint. checkpoint: weights for the whole model; for exported files, the
+    weights they were made from. components, expression, dtypes, meshes (such as "data=2,model=2"),
+    gradients, full: which cases run; by default all without gradients, and for this project's ports
+    only the core. seed: seed for a family's random weights. memory: memory for the cases of a
+    model, in GB. limit: seconds for one case. min_cases: the least number of comparisons.
+
+    Raises ValueError on bad input. A port that does not start and a missing framework are results.
     """
     selection = Selection(
         components=components, expression=expression, dtypes=dtypes, grad=gradients, full=full, like=str(like), seed=seed, memory=memory,
@@ -64,9 +69,9 @@ def run(
     devices: Sequence[str] = (),
     **options: Any,
 ) -> list[Result]:
-    """Returns the results of the cases that are chosen, in every dtype, device and mode. options: see `runner.run`.
+    """Runs the selected cases in every dtype, device and mode. options: see `runner.run`.
 
-    modes: by default the port's own, or every one if everything is chosen. devices: by default the CPU.
+    modes: by default the port's own; all of them with `full`. devices: by default the CPU.
     """
     known("device", devices, DEVICES)
     known("mode", modes, MODES)

@@ -1,4 +1,4 @@
-"""Compares a port's output with the reference's: whether it passes, and where it is wrong."""
+"""Compares a port's output with the reference's: whether it passes and where it is wrong."""
 
 import dataclasses
 from dataclasses import dataclass
@@ -9,16 +9,17 @@ import numpy as np
 from .expectation.tolerance import Expectation, ulp
 
 CELLS = 48  # cells along each side of a heat map
-HIGHEST = 1e18  # the error of an element that is NaN or infinite if the reference is not, and the largest that is told apart
+HIGHEST = 1e18  # the largest error, and that of elements which are NaN or infinite unlike the reference's
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """How one output of a port compares.
+    """The comparison of one output.
 
-    ratio: the largest error in units of the error of plain arithmetic in the dtype (1 = as accurate as plain NumPy).
-    excess: the error in units of the largest that passes; at most 1 conforms. message: what is wrong, empty if nothing is.
-    incomparable: why the output shows nothing, whatever its error is; empty if it shows something, or has the wrong shape or dtype.
+    ratio: the largest error divided by plain NumPy's own in the dtype; 1 is as accurate as NumPy.
+    excess: the error divided by the largest that passes; up to 1 conforms. message: what is wrong;
+    empty if nothing is. incomparable: why the values mean nothing, whatever the error is; empty if
+    they do, and for a wrong shape or dtype.
     """
 
     ratio: float
@@ -32,9 +33,7 @@ class Comparison:
 
 
 def compare(expectation: Expectation, got: Any) -> Comparison:
-    """Compares shape, dtype and the places of NaN and infinity, then the largest and the root mean square error; or says why they show
-    nothing.
-    """
+    """Compares shape, dtype, positions of NaN and infinity, then the largest and the RMS error."""
     if not isinstance(got, np.ndarray):
         return _refusal(f"must be an array; got {type(got).__name__}")
     reference, dtype = expectation.reference, expectation.dtype
@@ -57,14 +56,14 @@ def compare(expectation: Expectation, got: Any) -> Comparison:
 
 
 def _although_right(expectation: Expectation, got: np.ndarray) -> str:
-    """Returns the remark on an output of another dtype whose values conform; empty for any other output."""
+    """Returns a remark on an output of the wrong dtype with conforming values; empty otherwise."""
     kinds = {expectation.dtype.kind, got.dtype.kind, expectation.reference.dtype.kind}
     if not got.size or not kinds <= {"f", "V"} or not np.isfinite(expectation.bound):  # V: bfloat16
         return ""
     wide = got.astype(np.float64)
     if _other_places(expectation.reference, wide) or _compare_closely(expectation, wide).excess > 1:
         return ""
-    return "; its values are right"
+    return "; its values are correct"
 
 
 def _refusal(message: str) -> Comparison:
@@ -79,12 +78,12 @@ def _compare_exactly(expectation: Expectation, got: np.ndarray) -> Comparison:
 
 
 def _other_places(reference: np.ndarray, got: np.ndarray) -> str:
-    """Returns what is wrong with the places of NaN and infinity; empty if nothing is."""
+    """Returns what is wrong with the positions of NaN and infinity; empty if nothing is."""
     for kind, test in (("NaN", np.isnan), ("infinite", np.isinf)):
         found, wanted = test(got), test(reference)
         for places, are in ((found & ~wanted, "are"), (wanted & ~found, "are not")):
             if count := int(places.sum()):
-                return f"{count} of {got.size} elements {are} {kind} where the reference is{' not' * (are == 'are')}"
+                return f"{count} of {got.size} elements {are} {kind} although the reference is{' not' * (are == 'are')}"
     return ""
 
 
@@ -114,7 +113,7 @@ def _compare_closely(expectation: Expectation, got: np.ndarray) -> Comparison:
 
 
 def relative_error(expectation: Expectation, got: np.ndarray) -> np.ndarray:
-    """Returns |error| / allowed of every element of an output that has the reference's shape; for an exact output 0 or HIGHEST."""
+    """Returns |error| / allowed for every element; exact dtypes have 0 or HIGHEST."""
     reference = expectation.reference
     if expectation.dtype.kind in "biu":
         return np.where(reference != got, HIGHEST, 0.0)
@@ -126,7 +125,7 @@ def relative_error(expectation: Expectation, got: np.ndarray) -> np.ndarray:
 
 
 def heat_map(error: np.ndarray, worst: tuple[int, ...]) -> list[list[float]]:
-    """Returns the slice over the last two axes that holds the worst element; a larger slice by the largest element of each block."""
+    """Returns the slice over the last two axes with the worst element, reduced by block maxima."""
     slice_td = np.atleast_2d(error[worst[:-2]])
     for axis in (0, 1):
         size = slice_td.shape[axis]

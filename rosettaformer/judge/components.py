@@ -1,4 +1,4 @@
-"""The components: `components.toml` has a table for each, in the order of reports, and every other place reads it here."""
+"""The declarations of all components, read from `components.toml` in the order of reports."""
 
 import tomllib
 from collections.abc import Mapping
@@ -8,11 +8,11 @@ from typing import Any
 
 from reference_numpy.suggestions import known
 
-# `layout`: a division of a model into other modules, which only ports that have it are asked. `search`: decoding whose answers depend on
-# choices. `mesh`: what only a port on a mesh is asked besides. `file`: what only an exported file is asked besides.
+# layout: another split of a model into modules, asked only if a port defines it.
+# search: decoding with choices. mesh: only for ports on a mesh. file: only for exported files.
 KINDS = ("part", "layout", "decoding", "search", "training", "mesh", "file")
-OTHERS = ("layout", "mesh", "file")  # kinds of components that the four packages do not define, and that the guide has no page of
-# of the guide's index, in its order
+OTHERS = ("layout", "mesh", "file")  # kinds that the four packages do not define and the guide does not describe
+# the groups of the guide's index, in order
 GROUPS = (
     "Tokens", "Positions", "Masks", "Attention", "Parts of a layer", "Layers and stacks", "Heads", "Whole models", "Decoding", "Training",
 )  # fmt: skip
@@ -20,15 +20,18 @@ GROUPS = (
 
 @dataclass(frozen=True, kw_only=True)
 class Component:
-    """What is declared of a component. Raises ValueError on an unknown kind or group, and where a page lacks something.
+    """The declaration of a component. Raises ValueError on an unknown kind or group, and if its
+    guide page lacks something.
 
-    module: where its function of the same name is, in `reference_numpy` or by a full name. arguments: those of the function that are
-    fields of the config, or the dtype. model: the component whose parameters it takes, if it has none of its own.
-    class_name: its class in the ports, if it is one. core: the names of its cases that a quick check asks.
+    module: the module with the function of the same name, in `reference_numpy` or by its full name.
+    arguments: the function's arguments that are config fields or the dtype. model: the component
+    whose parameters it takes, if it has none of its own. class_name: the name of its class in the
+    ports. core: the names of its cases in a quick check.
 
-    Of its page in the guide: group and purpose; first: whether it begins its group, whose order is otherwise that of reports.
-    plain: its plain functions, if they are not the one of its name. without_plain: why it has none. plain_note: what to know of them.
-    elsewhere: by framework, what a library on top of it has, if the framework itself has nothing.
+    For its page in the guide: group, purpose; first: whether it comes first in its group, which is
+    otherwise in the order of reports. plain: its plain functions, unless it is the one of the same
+    name. without_plain: why it has none. plain_note: a note on them. elsewhere: by framework, the
+    equivalent in a library on top of it, if the framework itself has none.
     """
 
     name: str
@@ -51,9 +54,9 @@ class Component:
         known(f"kind of {self.name}", [self.kind], KINDS)
         known(f"group of {self.name}", [self.group], GROUPS if self.own else ("",))
         if bool(self.purpose) != self.own:
-            raise ValueError(f"a component must have a purpose if the guide has a page of it; got {self.name}, kind {self.kind}")
+            raise ValueError(f"{self.name} (kind {self.kind}) must have a purpose if, and only if, the guide has a page on it")
         if self.plain and self.without_plain:
-            raise ValueError(f"a component must have plain functions or a reason why it has none; got both for {self.name}")
+            raise ValueError(f"{self.name} has both plain functions and a reason for having none; remove one")
 
     @property
     def own(self) -> bool:
@@ -62,7 +65,7 @@ class Component:
 
 
 def read(text: str) -> dict[str, Component]:
-    """Returns the components of a TOML document by their names. Raises ValueError as `Component` does, TypeError on an unknown key."""
+    """Returns a TOML document's components. Raises ValueError; TypeError on unknown keys."""
     return {name: _component(name, row) for name, row in tomllib.loads(text).items()}
 
 

@@ -1,4 +1,4 @@
-"""What a user accepts: deviations declared in a file with a reason."""
+"""Declared expected failures: a file of deviations, each with a reason."""
 
 import dataclasses
 import fnmatch
@@ -15,14 +15,14 @@ from .result import Result
 from .status import FAILURES, Status
 
 FIELDS = {"case": True, "port": True, "reason": True, "link": True, "dtype": False, "status": False}  # name -> required
-DEFAULT = Status.DIFFERS  # what an entry without a status accepts
+DEFAULT = Status.DIFFERS  # the failure that an entry without a status accepts
 JUDGED = (Status.PASS, *FAILURES, Status.DEVIATION)
 SETTLED = (*JUDGED, Status.NOT_COMPARABLE, Status.EMPTY, Status.NOT_SHOWN, Status.NOT_COVERED, Status.UNSUPPORTED)
 
 
 @dataclass(frozen=True)
 class Deviation:
-    """One entry of the file. covers: each (case id, dtype) of the suite that it applies to. status: the failure that it accepts."""
+    """One entry of the file. covers: the (case id, dtype) pairs. status: the accepted failure."""
 
     case: str
     port: str
@@ -33,10 +33,11 @@ class Deviation:
 
 
 def read(path: Path, cases: Iterable[Case]) -> list[Deviation]:
-    """Returns the entries of a TOML file of `[[deviation]]` tables with case (an id or a glob pattern), port, reason, link, and optionally
-    dtype and status: the one failure that the entry accepts (differs, error, crash, hang), by default differs.
+    """Reads the `[[deviation]]` tables of a TOML file.
 
-    cases: what an entry may name. Raises ValueError that lists everything wrong with the file.
+    Each has case (an id or a glob pattern), port, reason, link, and optionally dtype and status,
+    the failure that it accepts: differs (the default), error, crash or hang. cases: the cases that
+    an entry may name. Raises ValueError with everything that is wrong with the file.
     """
     document = read_toml(path)
     known = {case.id: case.dtypes for case in cases}
@@ -48,7 +49,7 @@ def read(path: Path, cases: Iterable[Case]) -> list[Deviation]:
     for number, entry in enumerate(entries, 1):
         problems += [f"entry {number}: {problem}" for problem in _problems(entry, known)]
     if problems:
-        raise ValueError("\n  ".join([f"{path} must be repaired:", *problems]))
+        raise ValueError("\n  ".join([f"{path} has errors:", *problems]))
     return [_deviation(entry, known) for entry in entries]
 
 
@@ -59,7 +60,7 @@ def _problems(entry: Mapping[str, Any], known: Mapping[str, Sequence[str]]) -> I
     for name, required in FIELDS.items():
         value = entry.get(name)
         if (required or value is not None) and not (isinstance(value, str) and value.strip()):
-            yield f"{name} must be a text that is not empty; got {'nothing' if value is None else repr(value)}"
+            yield f"{name} must be a non-empty string; got {'nothing' if value is None else repr(value)}"
     case, dtype = str(entry.get("case", "*")), str(entry.get("dtype", DTYPES[0]))
     ids = fnmatch.filter(known, case)
     if case.strip() and not ids:
@@ -67,7 +68,7 @@ def _problems(entry: Mapping[str, Any], known: Mapping[str, Sequence[str]]) -> I
     if dtype.strip() and dtype not in DTYPES:
         yield _unknown("dtype ", dtype, DTYPES)
     elif ids and "dtype" in entry and not any(dtype in known[name] for name in ids):
-        yield f"{case} is not run in {dtype}"
+        yield f"{case} does not run in {dtype}"
     if (status := str(entry.get("status", DEFAULT))).strip() and status not in FAILURES:
         yield _unknown("status ", status, FAILURES)
 
@@ -85,13 +86,13 @@ def _deviation(entry: Mapping[str, str], known: Mapping[str, Sequence[str]]) -> 
 
 
 def apply(results: Iterable[Result], deviations: Sequence[Deviation]) -> list[Result]:
-    """Returns the results with declared failures as "deviation", and a "stale" row for every entry whose failures are gone."""
+    """Returns the results with deviations marked, and a "stale" result per unexpected pass."""
     results = [declare(result, deviations) for result in results]
     return [*results, *(_stale_row(deviation) for deviation in deviations if stale(deviation, results))]
 
 
 def declare(result: Result, deviations: Iterable[Deviation]) -> Result:
-    """Returns a failure that an entry accepts as a deviation whose message begins with the reason and the link; others unchanged."""
+    """Returns a declared failure as a deviation, with its reason and link; others unchanged."""
     for deviation in deviations if result.status in FAILURES else ():
         if _covers(deviation, result) and result.status == deviation.status:
             return dataclasses.replace(result, status=Status.DEVIATION, message=f"{deviation.reason} ({deviation.link}): {result.message}")
@@ -99,9 +100,9 @@ def declare(result: Result, deviations: Iterable[Deviation]) -> Result:
 
 
 def stale(deviation: Deviation, results: Iterable[Result]) -> bool:
-    """Whether every case and dtype of the entry was run on the port and none failed.
+    """Whether every case and dtype of the entry ran on the port and passed.
 
-    A run that left some of them out shows nothing: they may be the ones that fail.
+    A run without some of them does not count, since those may be the failing ones.
     """
     own = [result for result in results if _covers(deviation, result) and result.status in SETTLED]
     judged = {result.status for result in own if result.status in JUDGED}
@@ -113,5 +114,5 @@ def _covers(deviation: Deviation, result: Result) -> bool:
 
 
 def _stale_row(deviation: Deviation) -> Result:
-    message = f"nothing that it declares fails any more; remove the entry ({deviation.reason}, {deviation.link})"
+    message = f"unexpected pass: no declared failure occurs; remove the entry ({deviation.reason}, {deviation.link})"
     return Result(deviation.case, "", deviation.port, "", "", "", Status.STALE, message)

@@ -1,4 +1,4 @@
-"""Diagnoses ports, as the command `diagnose` does, and returns the findings as data."""
+"""Diagnoses ports like the command `diagnose`, and returns the findings as data."""
 
 import dataclasses
 import time
@@ -16,7 +16,7 @@ from .selection import Selection, artefacts_in, cases_for, refuse_without_artefa
 from .suite.fitting import count, fits, within
 
 LIMIT = 120.0  # seconds for the diagnosis of a whole model
-LARGE, FIRST = 10_000_000, ("short", "left_padding")  # parameters of a model whose cases of these names are diagnosed before the others
+LARGE, FIRST = 10_000_000, ("short", "left_padding")  # models with this many parameters are diagnosed with these cases first
 
 
 def diagnose(
@@ -35,12 +35,18 @@ def diagnose(
     limit: float | None = None,
     answer_limit: float = 60.0,
 ) -> Diagnosis:
-    """Explains what is wrong with a port and returns a `Diagnosis`, which has no `findings` if everything that was asked conforms.
+    """Explains what is wrong with a port.
 
-    port: as the command takes it. like, checkpoint, components, expression, dtypes, meshes, seed, memory: which cases it is asked, see
-    `rosettaformer.check`. mode: eager or compiled; by default the port's own. pairs: also look for two mistakes at once. gradients: where
-    outputs are right, judge gradients too. limit: processor seconds of the search, by default 120 for a whole model. answer_limit: seconds
-    for one answer of the port. Raises ValueError on bad input and if the port does not start, MissingBackend if its framework is missing.
+    Returns a `Diagnosis`, which has no `findings` if everything that was asked conforms.
+
+    port: as on the command line. like, checkpoint, components, expression, dtypes, meshes, seed,
+    memory: which cases run, see `rosettaformer.check`. mode: eager or compiled; by default the
+    port's own. pairs: also look for two bugs at once. gradients: also check the gradients of
+    components with correct outputs. limit: processor seconds of the search; by default 120 for a
+    whole model. answer_limit: seconds for one answer of the port.
+
+    Raises ValueError on bad input and if the port does not start, and MissingBackend if its
+    framework is not installed.
     """
     selection = Selection(
         components=components, like=str(like), seed=seed, memory=memory, checkpoint=None if checkpoint is None else Path(checkpoint),
@@ -55,12 +61,12 @@ def diagnose(
 
 
 def is_of_model(port: str, selection: Selection) -> bool:
-    """Whether the port is asked the cases of a model or of meshes, and not those of the suite."""
+    """Whether the port runs the cases of a model or of meshes instead of the suite's."""
     return bool(selection.like or selection.meshes or artefacts_in([port]))
 
 
 def limit_of(port: str, selection: Selection) -> float | None:
-    """Returns the seconds of the search, unless the caller says how many; None for no limit."""
+    """Returns the default limit of the search in seconds; None for no limit."""
     return LIMIT if selection.like or artefacts_in([port]) else None
 
 
@@ -72,7 +78,7 @@ def run(
     say: Callable[[str], None] = lambda sentence: None,
     **options: Any,
 ) -> Diagnosis:
-    """Diagnoses a port, except for its declared deviations. options: see `diagnosis.diagnose`; of meshes those that are theirs."""
+    """Diagnoses a port without its expected failures. options: see `diagnosis.diagnose`."""
     declared = {pair for entry in entries if entry.port == port for pair in entry.covers}
     told: dict[str, Any] = {"declared": declared, "progress": progress, "say": say}
     if any(case.mesh for case in options.get("cases") or ()):
@@ -86,15 +92,13 @@ def run(
         found = diagnosis.diagnose(port, components, **told, **options, cases=cases, limit=limit)
         if found.findings or found.stopped:
             return found
-        say(f"{', '.join(case.id for case in cases or ())} conform; asking longer prompts")
+        say(f"{', '.join(case.id for case in cases or ())} conform; running longer prompts")
     left = limit and max(0.1, limit - (time.thread_time() - started))
     return diagnosis.diagnose(port, components, **told, **options, cases=last, limit=left)
 
 
 def stages(cases: Sequence[Case] | None) -> list[Sequence[Case] | None]:
-    """Returns the cases in the parts that are diagnosed one after another, until one is not right: of a large model, whose every answer
-    takes long, those of short prompts come first.
-    """
+    """Splits the cases into stages; a large model runs short prompts first."""
     asked = [case for case in cases or () if fits(case)]
     if not asked or count(asked[0]) < LARGE:
         return [cases]

@@ -1,4 +1,4 @@
-"""Ids out of range: an artefact refuses them, or its answer shows them as NaN; otherwise it is told what becomes of them."""
+"""Ids out of range: exported files should reject them or return NaN."""
 
 import dataclasses
 from typing import Any
@@ -13,11 +13,11 @@ from .result import Expected, Result
 from .status import Kind, Status
 from .suite.artefact import ids_in
 
-PROMISES = ("refused", "nan")  # how a manifest's word begins that excludes an answer
+PROMISES = ("refused", "nan")  # starts of manifest entries that rule out an ordinary output
 
 
 def expected(case: Case, store: Store, precision: str = "") -> Expected:
-    """Returns what the reference gives if an id out of range is read as another one, by what the other one is. precision: see `lowered`."""
+    """Returns the reference's outputs for valid ids that the id may be read as, by name."""
     ids, size = case.inputs[case.outside], ids_in(case.config, case.outside)
     what = "segment" if case.outside == "segment_bs" else "id"
     found: Expected = {}
@@ -32,7 +32,7 @@ def expected(case: Case, store: Store, precision: str = "") -> Expected:
 def judge(row: dict[str, Any], case: Case, kind: str, answer: Any, readings: Expected, promised: str = "") -> Result:
     """Returns the result of a case with an id out of range.
 
-    readings: see `expected`. promised: what the file's manifest says becomes of the id.
+    readings: see `expected`. promised: how the file's manifest says it handles the id.
     """
     if kind == Kind.ERROR:
         return Result(**row, status=Status.PASS, message=f"refused: {answer}")
@@ -42,12 +42,12 @@ def judge(row: dict[str, Any], case: Case, kind: str, answer: Any, readings: Exp
     id_ = int(ids[(ids < 0) | (ids >= size)][0])
     output = answer["output"]
     if not np.isfinite(output.astype(np.float64)).all():
-        return Result(**row, status=Status.PASS, message="the answer is not finite")
+        return Result(**row, status=Status.PASS, message="the output is not finite")
     like = next((what for what, reading in readings.items() if compare(reading, output).excess <= 1), "")
-    said = f"is read as {like}" if like else "has an answer like that of no other"
-    told = f"{_what(case.outside)} {id_} is not refused: it {said}"
+    said = f"it is read as {like}" if like else "its output matches no valid id"
+    told = f"{_what(case.outside)} {id_} is not refused: {said}"
     if promised.startswith(PROMISES):
-        return Result(**row, status=Status.DIFFERS, message=f"{told}; its manifest says: {promised}")
+        return Result(**row, status=Status.DIFFERS, message=f"{told}; the manifest says {promised}")
     return Result(**row, status=Status.TOLD, message=told)
 
 

@@ -1,6 +1,8 @@
-"""Runs ports against cases: every port in its own process, so that a crash, a hang or a wrong dtype is one row and does not end the run.
+"""Runs cases on ports, each in its own process, so that a crash or a hang costs one result and not
+the run.
 
-The reference's expectations are computed here meanwhile, in a single thread, since summation orders replace module functions.
+The reference's expectations are computed at the same time in a single thread of this process,
+because summation orders replace module functions.
 """
 
 import contextlib
@@ -41,13 +43,15 @@ def run(
     store: Store | None = None,
     precision: str = "",
 ) -> list[Result]:
-    """Runs every case in every dtype, on every device and in every mode on every port, the ports in parallel.
+    """Runs every case on every port, in every dtype, device and mode; the ports run in parallel.
 
-    modes: names; "" is the port's default mode and "all" every mode that it has. limit: seconds for one case, and for the start. progress
-    is called with each result as it arrives, begin with each port that has started and the number of its cases in each mode, from one
-    thread at a time. After the first result for which `last` is true nothing more is asked: the rest is "not run".
-    quick_compile: see `ports.process.Process`. precision: the lower one whose cost is allowed (`reference.lowered`); none if empty.
-    store: keeps expectations; by default they are kept for this run. For each mesh of the cases a port starts anew.
+    modes: names of modes; "" is the port's default and "all" every mode that it has. limit: seconds
+    for one case, and for the start. progress is called with each result as it arrives, begin with
+    each started port and the number of its cases in each mode, from one thread at a time. last:
+    ends the run after the first result for which it is true; the remaining cases are "not run".
+    quick_compile: see `ports.process.Process`. precision: a lower precision to tolerate, see
+    `expectation.lowered`; none if empty. store: keeps expectations, by default for this run only. A
+    port restarts for each mesh of the cases.
     """
     threads = thread_share(len(ports))
     observer = _Observer(progress, begin, last)
@@ -62,13 +66,13 @@ def run(
             pool.submit(_run_port, functools.partial(opened, port, mesh=mesh), plan, limit, observer) for mesh in meshes for port in ports
         ]
         results = [result for job in jobs for result in job.result()]
-        reference.shutdown(cancel_futures=True)  # work that a stopped run does not need
+        reference.shutdown(cancel_futures=True)  # a stopped run does not need the rest
         return results
 
 
 @dataclass
 class _Observer:
-    """Tells the caller of a run about its progress, one thread at a time, and knows whether the run is over."""
+    """Reports the progress of a run, one thread at a time, and knows whether it is over."""
 
     progress: Callable[[Result], None]
     begin: Callable[[str, Counter[str]], None]
@@ -77,7 +81,7 @@ class _Observer:
     over: bool = False
 
     def report(self, result: Result) -> Result:
-        """Reports a result, and returns it."""
+        """Reports a result and returns it."""
         with self.lock:
             self.progress(result)
             self.over = self.over or self.last(result)
@@ -86,7 +90,7 @@ class _Observer:
 
 @contextlib.contextmanager
 def _stopping(stopped: threading.Event, *pools: ThreadPoolExecutor) -> Iterator[None]:
-    """If the block raises, such as on Ctrl-C, stops everything that waits for a port and drops work that has not begun."""
+    """Stops everything that waits for a port if the block raises, for example on Ctrl-C."""
     try:
         yield
     except BaseException:
@@ -97,7 +101,7 @@ def _stopping(stopped: threading.Event, *pools: ThreadPoolExecutor) -> Iterator[
 
 
 def expected_of(question: Question, store: Store, precision: str = "") -> Expected:
-    """Returns what the reference answers; of an id out of range, what it answers to other ids. precision: see `run`."""
+    """Returns the reference's expectation, or those for valid ids. precision: see `run`."""
     case = question.case.at(question.dtype, question.device)
     if case.outside:
         return outside.expected(case, store, precision)
@@ -106,14 +110,14 @@ def expected_of(question: Question, store: Store, precision: str = "") -> Expect
 
 
 def followed(question: Question, expected: Expected, answer: Any) -> Expected:
-    """Returns what is expected of a port that gave this answer."""
+    """Returns the expectation for a port that gave this answer; it may follow other near ties."""
     case = question.case.at(question.dtype, question.device)
     return marked(near_ties.followed(case, expected, answer), question.hidden.reason(question.case))
 
 
 @dataclass
 class _Plan:
-    """What a run asks, and the reference's answers, each computed once for all ports."""
+    """The questions of a run, and the reference's expectations, computed once for all ports."""
 
     suite: Suite
     dtypes: Sequence[str]
@@ -123,11 +127,11 @@ class _Plan:
     store: Store
     precision: str = ""
     _lock: threading.Lock = field(default_factory=threading.Lock)
-    # those that some port waits for: one whose answer is judged needs its memory no longer
+    # weak, so that an expectation is freed once every port's answer to it has been judged
     _expected: WeakValueDictionary[tuple[int, str, str], Future[Expected]] = field(default_factory=WeakValueDictionary)
 
     def expected(self, question: Question) -> Future[Expected]:
-        """Returns the reference's answer, whose computation begins at the latest with this call."""
+        """Returns the reference's expectation, and starts its computation if necessary."""
         key = (id(question.case), question.dtype, question.device)
         with self._lock:
             if (found := self._expected.get(key)) is None:
@@ -135,7 +139,7 @@ class _Plan:
             return found
 
     def followed(self, question: Question, expected: Expected, answer: Any) -> Expected:
-        """Returns what is expected of a port that gave this answer."""
+        """Returns the expectation for a port that gave this answer."""
         if question.case.component not in SEARCHES:
             return expected
         return self.reference.submit(followed, question, expected, answer).result()
@@ -145,13 +149,13 @@ def _run_port(open_session: Callable[[], Session], plan: _Plan, limit: float, ob
     with contextlib.closing(open_session()) as session:
         results = _judged(session, plan, limit, observer)
     if left := session.worker.left:
-        note = f"processes that the port left running, which were ended: {left}"
+        note = f"the port left processes running, which were ended: {left}"
         results.append(observer.report(_of_port(session, Status.LEFT_OVER, note)))
     return results
 
 
 def _judged(session: Session, plan: _Plan, limit: float, observer: _Observer) -> list[Result]:
-    """Returns the results of the cases, or a single one that says why the port did not start."""
+    """Returns the results of the cases, or one result that says why the port did not start."""
     if not session.ready:
         return [observer.report(_of_port(session, Status(session.kind), session.about))]
     try:
@@ -187,7 +191,7 @@ def _judged(session: Session, plan: _Plan, limit: float, observer: _Observer) ->
 
 
 def run_alone(session: Session, question: Question, limit: float, store: Store) -> Result:
-    """Returns the outcome of one question, within at most `limit` seconds. store: keeps expectations."""
+    """Returns the result of one question within `limit` seconds. store: keeps expectations."""
     row = question.row(session.port)
     if question.status:
         return Result(**row, status=question.status, message=question.reason)
@@ -199,20 +203,18 @@ def run_alone(session: Session, question: Question, limit: float, store: Store) 
 
 
 def _of_port(session: Session, status: Status, text: str) -> Result:
-    """Returns the row of what is no case's but the port's own."""
+    """Returns a result that is about the port and not about a case."""
     return Result("", "", session.port, "", "", "", status, text, mesh=str(session.mesh or ""))
 
 
 def _finding(port: str, about: dict[str, Any], place: str, found: tuple[str, str]) -> Result:
-    """Returns the row of what an artefact shows without being run. place: such as an entry of config.json. found: status and words."""
+    """Returns a result that an exported file shows without running. place: as a config entry."""
     status, text = found
     return Result(place, place.partition("/")[0], port, about["dtypes"][0], "cpu", about["modes"][0], Status(status), text)
 
 
 def describe_ports(ports: Sequence[str]) -> dict[str, tuple[str, Any]]:
-    """Returns what every port says about itself: ("ready", versions, devices, precision, modes), or the kind and reason from
-    `Worker.greeting`.
-    """
+    """Returns every port's `Worker.greeting`: its description, or the kind of failure."""
     stopped = threading.Event()
 
     def describe(port: str) -> tuple[str, Any]:

@@ -1,4 +1,4 @@
-"""Which cases ports are judged on: the suite's, those of a whole model, of a checkpoint, of exported files, or of meshes."""
+"""Selects the cases: the suite's, or those of a model, exported files or meshes."""
 
 import contextlib
 import tempfile
@@ -32,13 +32,16 @@ OF_ARTEFACTS = ("tensors", "function", "allow_code", "expect")
 
 @dataclass(frozen=True, kw_only=True)
 class Selection:
-    """Which cases are chosen: by default those of the suite, without gradients.
+    """The selected cases: by default the suite without gradients.
 
-    components, dtypes: only these; by default all, but of a whole model float32 and its checkpoint's dtype. expression: names of cases
-    joined by and, or, not, as in pytest. grad: gradients too. full: every case and its gradients, in every dtype. like: the whole model, a
-    family (with random weights from seed) or a folder. memory: for the cases of a model, in GB. checkpoint: weights of the whole model,
-    without the heads, tensors and entries ignore. meshes: devices to judge on. Of exported files: tensors: NAME=MEANING; function: that of
-    the model; allow_code: whether compiled code may be opened; expect: their lower precision.
+    components, dtypes: only these; by default all, except that a whole model runs in float32 and
+    its checkpoint's dtype. expression: names of cases joined by and, or, not, as in pytest. grad:
+    also gradients. full: every case and its gradients, in every dtype. like: the whole model, a
+    family (with random weights from seed) or a folder. memory: memory for the cases of a model, in
+    GB. checkpoint: weights of the whole model. ignore: heads, tensors and config entries of the
+    checkpoint to leave out. meshes: the meshes to run on. For exported files: tensors: NAME=MEANING
+    pairs. function: the function of the model. allow_code: whether compiled code may be loaded.
+    expect: a lower precision to tolerate.
     """
 
     components: Sequence[str] = ()
@@ -64,12 +67,12 @@ class Selection:
 
     @property
     def quick(self) -> bool:
-        """Whether nothing says which cases are run, so that our own ports are asked the core cases of every component."""
+        """Whether no option selects cases, so that this project's ports run the core cases."""
         return self.expression is None and not (self.components or self.full or self.checkpoint or self.like)
 
 
 def require_lists(**given: Sequence[str]) -> None:
-    """Raises ValueError if a text stands where a list of texts must, whose letters would be taken for its words."""
+    """Raises ValueError if an argument is a string instead of a list of strings."""
     if name := next((name for name, value in given.items() if isinstance(value, str)), ""):
         raise ValueError(f"{name} must be a list, such as [{given[name]!r}]; got {given[name]!r}")
 
@@ -79,11 +82,12 @@ NAMES = tuple(field.name for field in fields(Selection))
 
 @contextlib.contextmanager
 def cases_for(ports: Sequence[str], selection: Selection) -> Iterator[list[Case]]:
-    """The cases that are chosen for these ports. Within the block the folders of a whole model exist, and processes that are started know
-    what they need of exported files.
+    """Yields the selected cases for these ports.
 
-    Raises ValueError on choices that contradict each other, on a model that cannot be read, and if an exported file is given beside other
-    ports or without its checkpoint; MissingBackend if what runs it is not installed.
+    Inside the block the folders of a whole model exist, and new processes get the settings of
+    exported files. Raises ValueError on contradictory options, on an unreadable model, and if an
+    exported file comes together with other ports or without its checkpoint; MissingBackend if its
+    runtime is not installed.
     """
     one = selection
     with contextlib.ExitStack() as stack:
@@ -97,16 +101,16 @@ def cases_for(ports: Sequence[str], selection: Selection) -> Iterator[list[Case]
 
 
 def _found(one: Selection, ports: int, stack: contextlib.ExitStack) -> tuple[list[Case], bool]:
-    """Returns the cases among which components are chosen, and whether their gradients belong to them."""
+    """Returns the cases before components are selected, and whether gradients are among them."""
     memory = one.memory and one.memory * GIGA
     if one.checkpoint and one.meshes:
-        raise ValueError("--mesh has cases of its own; it takes no --checkpoint")
+        raise ValueError("--mesh cannot be combined with --checkpoint: it has its own cases")
     if one.like and one.checkpoint:
-        raise ValueError("--checkpoint and --like each say on which weights a port is judged; give one")
+        raise ValueError("--checkpoint and --like cannot be combined: each selects the weights")
     if one.ignore and not one.checkpoint:
-        raise ValueError(f"--ignore {one.ignore[0]} is of a --checkpoint; got none")
+        raise ValueError(f"--ignore {one.ignore[0]} needs --checkpoint")
     if one.like:
-        from .suite.like_folders import cases_of  # which imports every family
+        from .suite.like_folders import cases_of  # imports every family
 
         root = stack.enter_context(tempfile.TemporaryDirectory(prefix="rosettaformer-like-"))
         return cases_of(one.like, Path(root), one.dtypes or DTYPES * one.full, one.seed, one.meshes, memory), True
@@ -116,15 +120,15 @@ def _found(one: Selection, ports: int, stack: contextlib.ExitStack) -> tuple[lis
         return all_cases(grad=True), one.grad or one.full
     found = checkpoint_cases(one.checkpoint, one.ignore, one.dtypes or DTYPES * one.full)
     if one.grad or one.full or any(map(forward_of, one.components)):
-        found += gradients(found)  # which run the model once for each
+        found += gradients(found)  # each runs the model once
     return fitting(found, memory, sent=ports), one.grad or one.full
 
 
 def _of_artefacts(artefacts: Sequence[str], one: Selection, stack: contextlib.ExitStack) -> list[Case]:
-    """Returns the cases of the checkpoint that exported files were made of."""
+    """Returns the cases of the checkpoint that exported files were made from."""
     if one.checkpoint is None:
-        wanted = "--checkpoint says which they are, a canonical file or a Hugging Face folder"
-        raise ValueError(f"{artefacts[0]} is {_kind(artefacts[0]).title}, with weights of its own: {wanted}")
+        wanted = "name the weights it was made from with --checkpoint, a canonical file or a Hugging Face checkpoint"
+        raise ValueError(f"{artefacts[0]} is {_kind(artefacts[0]).title} with its own weights; {wanted}")
     form = checkpoints.own_format(one.checkpoint)
     found = checkpoints.view(one.checkpoint, form, ignore=tuple(one.ignore))
     settings = Settings(
@@ -142,17 +146,19 @@ def _of_artefacts(artefacts: Sequence[str], one: Selection, stack: contextlib.Ex
 
 
 def artefacts_in(ports: Iterable[str]) -> list[str]:
-    """Returns the ports that are exported files. Raises ValueError if there are others too, and if a file does not exist;
-    MissingBackend if what runs one is not installed.
+    """Returns the ports that are exported files.
+
+    Raises ValueError if other ports come with them or a file does not exist; MissingBackend if a
+    runtime is not installed.
     """
     ports = list(ports)
-    files = [port for port in ports if not port.startswith(PREFIX)]  # a command's line may end like a file
+    files = [port for port in ports if not port.startswith(PREFIX)]  # a command line may end like a file name
     found = [port for port in files if kind_of(Path(port)) or Path(port).suffix in SUFFIXES]
     if absent := [port for port in found if not Path(port).exists()]:
-        raise ValueError(f"there is no file {absent[0]}")
+        raise ValueError(f"{absent[0]} does not exist")
     if found and len(found) < len(ports):
         other = next(port for port in ports if port not in found)
-        raise ValueError(f"artefacts are judged on cases of their own; {other} is no artefact, and is checked by itself")
+        raise ValueError(f"{other} is not an exported file; check it separately: exported files have their own cases")
     for port in found:
         require(_kind(port).title, {_kind(port).extra: _kind(port).needs})
     return found
@@ -163,6 +169,6 @@ def _kind(artefact: str) -> Kind:
 
 
 def refuse_without_artefacts(**options: object) -> None:
-    """Raises ValueError if an option is given that means something for artefacts alone."""
+    """Raises ValueError if an option is set that applies only to exported files."""
     if given := [name for name, value in options.items() if value]:
-        raise ValueError(f"--{given[0].removesuffix('s').replace('_', '-')} is of artefacts; no port is one")
+        raise ValueError(f"--{given[0].removesuffix('s').replace('_', '-')} applies only to exported files; no port is one")

@@ -1,6 +1,4 @@
-"""The parameters of a model that may be too large to copy: they stay in its files, and are rounded
-whenever they are read.
-"""
+"""Parameters that may be too large to copy: they stay in files and are rounded when read."""
 
 import functools
 import hashlib
@@ -15,16 +13,16 @@ from ..files.checkpoints import Checkpoint
 from ..files.checkpoints.container import release
 from ..files.checkpoints.strict import numpy_dtype
 
-IN_MEMORY = 1 << 26  # bytes of parameters that are read once, so that a change of their file does not matter
-KEPT = 1 << 27  # bytes of an array that is kept until another one is read
+IN_MEMORY = 1 << 26  # parameters of up to this many bytes are copied, so that the file may change
+KEPT = 1 << 27  # arrays of up to this many bytes are kept until another one is read
 Step = str | Callable[[str, np.ndarray], np.ndarray]  # a dtype, or a function of a name and its array
 
 
 class Stored(Mapping[str, np.ndarray]):
-    """Parameters by canonical name. Each is made from its file when it is read, and not kept.
+    """Parameters by canonical name, each read from its file on access and not kept.
 
-    steps: what is done to a stored array, in order: it is rounded to a dtype, or a function is
-    given its name and itself.
+    steps: applied to a stored array in order: a dtype to round to, or a function of the name and
+    the array.
     """
 
     def __init__(self, source: "_Source", steps: tuple[Step, ...] = ()) -> None:
@@ -32,9 +30,7 @@ class Stored(Mapping[str, np.ndarray]):
 
     @classmethod
     def of(cls, checkpoint: Checkpoint) -> "Stored":
-        """Returns the parameters of a checkpoint whose arrays are views of files; if they are
-        small, of a copy in memory.
-        """
+        """Returns the parameters of a checkpoint as views of files; small ones are copied."""
         small = sum(array.nbytes for array in checkpoint.parameters.values()) <= IN_MEMORY
         return cls(_Source(dict((checkpoint.in_memory() if small else checkpoint).parameters)))
 
@@ -57,20 +53,20 @@ class Stored(Mapping[str, np.ndarray]):
 
     @property
     def nbytes(self) -> int:
-        """The bytes of all of them, rounded as they are."""
+        """The bytes of all parameters after rounding."""
         dtype = next((step for step in reversed(self._steps) if isinstance(step, str)), self.dtype)
         return sum(array.size for array in self._source.arrays.values()) * numpy_dtype(dtype).itemsize
 
     @property
     def digest(self) -> str:
-        """A text that tells these parameters from others; empty if only their values do."""
+        """A string that identifies these parameters; empty if only their values do."""
         return f"{self._source.digest} {self._steps}" if all(isinstance(step, str) for step in self._steps) else ""
 
     def at(self, dtype: str) -> "Stored":
         """Returns the parameters rounded to the dtype."""
         steps, before = self._steps, (self.dtype, *self._steps)
         if steps and isinstance(steps[-1], str) and isinstance(before[-2], str) and _holds(steps[-1], before[-2]):
-            steps = steps[:-1]  # it rounds nothing
+            steps = steps[:-1]  # that step rounds nothing
         return Stored(self._source, (*steps, dtype))
 
     def then(self, step: Step) -> "Stored":
@@ -78,12 +74,12 @@ class Stored(Mapping[str, np.ndarray]):
         return Stored(self._source, (*self._steps, step))
 
     def called(self, names: Mapping[str, str]) -> "Stored":
-        """Returns some of the parameters by other names. names: from new to present names."""
+        """Returns some of the parameters under other names. names: from new to current names."""
         return Stored(_Source({name: self._source.arrays[own] for name, own in names.items()}), self._steps)
 
 
 class _Source:
-    """Stored arrays, and the last one that was made of them."""
+    """Stored arrays, and the last one read."""
 
     def __init__(self, arrays: dict[str, np.ndarray]) -> None:
         self.arrays = arrays
@@ -93,7 +89,7 @@ class _Source:
         key, last = self._last
         if key == (name, steps) and last is not None:
             return last
-        last, self._last = None, (None, None)  # its memory is free before the next one is made
+        last, self._last = None, (None, None)  # frees its memory before the next array is made
         release(stored := self.arrays[name])
         array = functools.reduce(functools.partial(_after, name), steps, stored)
         if array is not stored:
@@ -116,27 +112,27 @@ class _Source:
 def _after(name: str, array: np.ndarray, step: Step) -> np.ndarray:
     if not isinstance(step, str):
         return step(name, array)
-    with np.errstate(over="ignore"):  # values beyond the dtype's range become infinite
+    with np.errstate(over="ignore"):  # values out of the dtype's range become infinite
         return array.astype(numpy_dtype(step), copy=False)
 
 
 def _holds(dtype: str, other: str) -> bool:
-    """Whether a dtype has every value of another one."""
+    """Whether a dtype can represent every value of another one."""
     return np.can_cast(numpy_dtype(other), numpy_dtype(dtype))
 
 
 def changed(arrays: Mapping[str, np.ndarray], change: Callable[[str, np.ndarray], np.ndarray]) -> Mapping[str, np.ndarray]:
-    """Returns the parameters after a change of each, given its name and itself."""
+    """Returns the parameters after a change, a function of name and array."""
     return arrays.then(change) if isinstance(arrays, Stored) else {name: change(name, array) for name, array in arrays.items()}
 
 
 def in_c_order(name: str, array: np.ndarray) -> np.ndarray:
-    """Returns an array in C order: a change of parameters."""
+    """Returns the array in C order; a change for `changed`."""
     return np.asarray(array, order="C")
 
 
 class Branch(Mapping[str, Any]):
-    """Parameters nested by the parts of their names, each of which is read when it is asked for."""
+    """Parameters nested by the parts of their names, each read on access."""
 
     def __init__(self, arrays: Stored, names: Mapping[str, Any]) -> None:
         self._arrays = arrays
@@ -157,29 +153,29 @@ class Branch(Mapping[str, Any]):
 
     @property
     def branches(self) -> dict[str, "Branch"]:
-        """The branches of the branch, by name."""
+        """The child branches, by name."""
         return {part: child for part, child in self._children.items() if isinstance(child, Branch)}
 
     @property
     def names(self) -> dict[str, Any]:
-        """The names of the parameters, nested as they are."""
+        """The names of the parameters, nested in the same way."""
         return {part: child.names if isinstance(child, Branch) else child for part, child in self._children.items()}
 
     def flat(self) -> Stored:
-        """Returns the parameters of the branch by their names within it."""
+        """Returns the parameters of the branch under their names within it."""
         return self._arrays.called(parameters.flatten(self.names))
 
 
 def nested(arrays: Mapping[str, np.ndarray]) -> Mapping[str, Any]:
-    """Returns parameters by canonical name as the reference takes them."""
+    """Returns parameters nested as the reference takes them."""
     return Branch(arrays, parameters.nest({name: name for name in arrays})) if isinstance(arrays, Stored) else parameters.nest(arrays)
 
 
 def flattened(tree: Mapping[str, Any]) -> Mapping[str, np.ndarray]:
-    """Returns nested parameters by their dotted names; the inverse of `nested`."""
+    """Returns nested parameters by dotted name; the inverse of `nested`."""
     return tree.flat() if isinstance(tree, Branch) else parameters.flatten(tree)
 
 
 def branches(tree: Mapping[str, Any]) -> Mapping[str, Mapping[str, Any]]:
-    """Returns the branches of nested parameters, by name, without reading a parameter."""
+    """Returns the branches of nested parameters by name, without reading a parameter."""
     return tree.branches if isinstance(tree, Branch) else {part: child for part, child in tree.items() if isinstance(child, Mapping)}

@@ -1,4 +1,4 @@
-"""Summarises a run."""
+"""The summary of a run: counts, verdict, and whether enough was compared."""
 
 import dataclasses
 import math
@@ -14,17 +14,17 @@ from .result import Result
 from .status import FAILURES, UNANSWERED, Status
 
 ACCEPTED = (Status.DEVIATION,)
-WORDS = {Status.DEVIATION: "expected to fail"}  # otherwise the status itself
-SHOWING_NOTHING = (Status.NOT_COMPARABLE, Status.EMPTY)  # although the port answered
+WORDS = {Status.DEVIATION: "expected to fail"}  # other statuses are their own words
+SHOWING_NOTHING = (Status.NOT_COMPARABLE, Status.EMPTY)  # the port answered, but nothing can be compared
 
 
 @dataclass(frozen=True)
 class Cell:
-    """A component, dtype and column of the matrix.
+    """One cell of the results table: a component and dtype in a column.
 
-    counts: its cases by status. ratio: the worst. other: why nothing was compared (unsupported by OP, not covered, skipped). passed,
-    failed, accepted: the numbers of cases that passed, that failed, and that are declared to fail.
-    left: the number that were not compared.
+    counts: its cases by status. ratio: the largest. other: why nothing was compared (unsupported by
+    OP, not covered, skipped). passed, failed, accepted, left: the numbers of cases that passed,
+    that failed, that failed as declared, and that were not compared.
     """
 
     counts: Counter[str]
@@ -40,8 +40,9 @@ class Cell:
 class Summary:
     """The results of a run, ordered for a report.
 
-    min_cases: how many outputs must have been compared. incomplete: a run may conform although outputs are not given, the config of a
-    port hides what cases are about, or nothing of a component can be compared. left: the results that were not compared.
+    min_cases: the least number of comparisons. incomplete: a run may conform even if outputs are
+    missing, cases are vacuous under a port's config, or no output of a component can be compared.
+    left: the results that were not compared.
     """
 
     def __init__(self, results: Sequence[Result], min_cases: int = 1, incomplete: bool = False) -> None:
@@ -61,33 +62,33 @@ class Summary:
 
     @property
     def compared(self) -> int:
-        """How many outputs were compared, or should have been: a crash counts."""
+        """The number of comparisons; crashes count."""
         return len(self.failed) - len(self.stale) + len(self.passed) + len(self.accepted)
 
     @property
     def shortage(self) -> str:
-        """What is wrong if too little was shown; empty if enough was."""
+        """Why too little was compared; empty if enough was."""
         if unstarted := dict.fromkeys(result.port for result in self.results if result.status == Status.NOT_STARTED):
             return f"{', '.join(unstarted)} did not start"
         if not self.compared:
             return "nothing was compared"
         problems = []
         if self.compared < self._min_cases:
-            problems.append(f"{self.compared} cases were compared, of the {self._min_cases} or more that --min-cases requires")
+            problems.append(f"only {counted(self.compared, 'comparison')}; --min-cases requires {self._min_cases}")
         if self.accepted and not (self.passed or self.failed):
-            problems.append("nothing conforms")
+            problems.append("no comparison passed")
         if not self._incomplete:
             if missing := self._counts[Status.NOT_GIVEN]:
-                problems.append(f"{len(self.results) - len(self.stale) - missing} of {len(self.results) - len(self.stale)} given")
+                problems.append(f"{missing} of {counted(len(self.results) - len(self.stale), 'output')} missing")
             if hidden := self._counts[Status.NOT_SHOWN]:
-                problems.append(f"{hidden} not shown")
+                problems.append(f"{counted(hidden, 'case')} cannot fail under the port's config")
             if self.unshown:
-                problems.append(f"nothing of {', '.join(self.unshown)} can be compared")
+                problems.append(f"no output of {', '.join(self.unshown)} can be compared")
         return "; ".join(problems)
 
     @property
     def unshown(self) -> list[str]:
-        """The components of which a port was asked comparable outputs and showed none; with the port's name if there are several ports."""
+        """The components without any comparable output, with the port if there are several."""
         asked: dict[tuple[str, str], set[str]] = {}
         for result in self.results:
             asked.setdefault((result.port, result.component), set()).add(result.status)
@@ -101,59 +102,42 @@ class Summary:
 
     @property
     def conforms(self) -> bool:
-        """Whether enough was shown and every failure is declared."""
+        """Whether enough was compared and every failure is declared."""
         return not (self.shortage or self.failed)
 
     @property
     def verdict(self) -> str:
-        """The run in a few words."""
+        """The verdict in a few words."""
         if not self.conforms:
-            word = "fails" if self._without_answers else "differs"
+            word = "fails" if self.without_answers else "differs"
             return "; ".join(filter(None, (word if self.failed else "", self.shortage)))
-        parts = self._counted(*ACCEPTED, Status.NOT_COMPARABLE, Status.NOT_SHOWN, Status.NOT_GIVEN, Status.TOO_LARGE)
+        parts = self.counted(*ACCEPTED, Status.NOT_COMPARABLE, Status.NOT_SHOWN, Status.NOT_GIVEN, Status.TOO_LARGE)
         if self.incomparable_parts:
             parts.append(f"{self.incomparable_parts} single outputs that are not comparable")
         return f"conforms except {', '.join(parts)}" if parts else "all conform"
 
     @property
-    def _without_answers(self) -> bool:
-        """Whether all that failed gave no answer, so that nothing can differ."""
+    def without_answers(self) -> bool:
+        """Whether every failure is one without an output, so that nothing differs."""
         return all(result.status in UNANSWERED for result in self.failed)
 
     @property
     def incomparable_parts(self) -> int:
-        """How many outputs are not comparable in cases that pass by their other outputs."""
+        """The number of incomparable outputs in cases that pass with their other outputs."""
         return sum(len(result.incomparable) for result in self.passed)
 
-    @property
-    def headline(self) -> str:
-        """The verdict, the counts, and what was skipped, in one line."""
-        if self.conforms:
-            text = f"PASSED: {_count(self.compared, 'comparison')}"
-        elif self.failed:
-            word = "failed" if self._without_answers else "differ"
-            counts = f"{len(self.failed):,} of {_count(self.compared + len(self.stale), 'comparison')} {word}"
-            text = "; ".join(filter(None, (f"FAILED: {counts}", self.shortage)))
-        else:
-            text = f"FAILED: {self.shortage}"
-        counted = self._counted(*ACCEPTED)
-        if self.incomparable_parts:
-            counted.append(f"{_count(self.incomparable_parts, 'single output')} not comparable")
-        skipped = f" ({len(self.left):,} skipped: reasons above)" if self.left else ""
-        return ", ".join([text, *counted]) + skipped
-
-    def _counted(self, *statuses: Status) -> list[str]:
-        """Returns how many results there are of each of these statuses, leaving out those with none."""
+    def counted(self, *statuses: Status) -> list[str]:
+        """Returns the number of results with each of these statuses that occurs."""
         return [f"{self._counts[status]} {WORDS.get(status, status)}" for status in statuses if self._counts[status]]
 
     @property
     def not_compared(self) -> Counter[tuple[str, Status, str]]:
-        """Returns how many results were not compared, by port, status and reason."""
+        """The number of skipped results by port, status and reason."""
         return Counter((result.port, result.status, result.message) for result in self.left)
 
     @property
     def columns(self) -> list[tuple[str, str, str]]:
-        """Port, mode and where it ran (`Result.place`), in the order of the run."""
+        """Port, mode and place (`Result.place`), in the order of the run."""
         return list(dict.fromkeys((result.port, result.mode, result.place) for result in self.results if result.component))
 
     @property
@@ -162,7 +146,7 @@ class Summary:
         return list(dict.fromkeys((result.component, result.dtype) for result in self.results if result.component))
 
     def cell(self, row: tuple[str, str], column: tuple[str, str, str]) -> Cell:
-        """Returns what the results of a row and a column come to."""
+        """Returns the cell of a row and a column."""
         results = self._cells.get((row, column), [])
         ratios = [result.ratio for result in results if not math.isnan(result.ratio)]
         others = [f"{result.status} by {result.message}" if result.status == Status.UNSUPPORTED else result.status for result in results
@@ -170,12 +154,12 @@ class Summary:
         return Cell(Counter(result.status for result in results), max(ratios, default=math.nan), others[0] if others else "")
 
     def noise(self, row: tuple[str, str]) -> float:
-        """Returns the largest error of plain NumPy in the row's dtype over the row's cases."""
+        """Returns plain NumPy's largest error in the row's dtype over the row's cases."""
         noises = [result.noise for result in self.results if (result.component, result.dtype) == row and not math.isnan(result.noise)]
         return max(noises, default=math.nan)
 
     def to_dict(self) -> dict[str, Any]:
-        """Returns the results and totals as JSON can hold them; numbers that JSON lacks are null."""
+        """Returns the results and totals as a JSON object; NaN and infinity become null."""
         fields = {
             "rosettaformer": version("rosettaformer"),
             "suite": SUITE_RELEASE,
@@ -194,12 +178,13 @@ class Summary:
         return versioned("check", fields)
 
 
-def _count(number: int, what: str) -> str:
+def counted(number: int, what: str) -> str:
+    """Returns the number and the noun, in the plural unless the number is 1."""
     return f"{number:,} {what}{'s' * (number != 1)}"
 
 
 def jsonable(value: Any) -> Any:
-    """Returns the value with null for the numbers that JSON lacks."""
+    """Returns the value with NaN and infinity replaced with None."""
     if isinstance(value, dict):
         return {name: jsonable(part) for name, part in value.items()}
     if isinstance(value, list | tuple):

@@ -72,9 +72,9 @@ def test_an_artefact_needs_a_checkpoint_and_no_port_beside_it(gpt2) -> None:
     checkpoint, file = gpt2
     for words, message in (
         ((file,), "--checkpoint"),
-        ((file, "torch", "--checkpoint", checkpoint), "torch is no artefact"),
+        ((file, "torch", "--checkpoint", checkpoint), "torch"),
         ((file, "--checkpoint", checkpoint, "--dtype", "float64"), "--dtype"),
-        (("torch", "--expect", "int8"), "--expect is of artefacts"),
+        (("torch", "--expect", "int8"), "--expect"),
     ):
         assert message in refused("check", *words)
 

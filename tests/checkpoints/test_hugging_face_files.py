@@ -221,4 +221,4 @@ def test_every_command_that_opens_a_folder_ignores_what_it_is_told(tmp_path: Pat
         assert "--ignore NAME" in invoke(command, "--help").out
     assert checkpoint_cases(tmp_path / "bert", ignore=["my_note"])
     assert open_subject(tmp_path / "bert", "the", ignore=["my_note"]).tokens["source"] == ["[CLS]", "the", "[SEP]"]
-    assert "--ignore my_note is of a --checkpoint; got none" in refused("check", "--ignore", "my_note")
+    assert "--ignore my_note needs --checkpoint" in refused("check", "--ignore", "my_note")

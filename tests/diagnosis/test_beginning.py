@@ -87,9 +87,9 @@ SHAPES: dict[str, Change] = {
     "t b v … b t v": lambda case, y: y.swapaxes(0, 1),
     "b v t … b t v": lambda case, y: y.swapaxes(1, 2),
     'positions = "last"': lambda case, y: y[:, -1] if y.shape[1] > 1 else y,
-    "one row": lambda case, y: y[0] if len(y) == 1 else y,
+    "batch": lambda case, y: y[0] if len(y) == 1 else y,
     "100 … 101": lambda case, y: y[..., :-1],
-    "(1, 3, 101) … (1, 7, 101)": lambda case, y: y[:, :3],
+    "(1, 7, 101) … (1, 3, 101)": lambda case, y: y[:, :3],
     "": lambda case, y: y[..., ::-1],
 }
 

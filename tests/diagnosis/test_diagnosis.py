@@ -4,7 +4,6 @@ import contextlib
 import functools
 import itertools
 import json
-import re
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -62,7 +61,7 @@ def test_a_wrong_formula_is_named_with_its_fix_and_a_correct_port_gets_no_findin
     assert [(finding.component, finding.verdict, finding.explanations) for finding in findings] == [
         ("layer_norm", "explained", (("NRM1",),))
     ]
-    assert "fix of NRM1" in findings[0].text
+    assert "explain NRM1" in findings[0].text  # a port without a framework
     assert diagnose(str(TESTS / "ports" / "numpy_function.py")).findings == []
 
 
@@ -139,7 +138,7 @@ ONE_FINDING: dict[str, tuple[str, tuple[tuple[str, ...], ...], list[str], list[s
     ),
     "a name but for the digits of a table, at the widths that have it": (
         "imprecise", (("PE2",),), [
-            "width is 13 … PE2",
+            "PE2 … width is 13",
             "positional_encoding/odd_width",
         ], [], """
 def positional_encoding(case):
@@ -165,7 +164,7 @@ dtypes = ("float64",)
         "described", (), ["small_variance: must be float64; got float16"], [], norm("y.astype(np.float16)"),
     ),
     "a defect on one path is named with what the path depends on": (
-        "explained", (("NRM2",),), ["batch is 1 … target length is 1 … NRM2"], [],
+        "explained", (("NRM2",),), ["NRM2 … batch is 1 … target length is 1"], [],
         norm(epsilon="1e-3 if len(x) == 1 else case.config.epsilon"),
     ),
     "a defect on a path that no property of the cases tells is partly there": (
@@ -253,7 +252,7 @@ def decoder_layer(case):
         return function_of("decoder_layer")(parameters.nest(case.parameters), case.config, **parameters.nest(case.inputs))
 """),
     "a name and another constant": (
-        "explained", (("NRM1", "gelu_tanh.cubic=0.04475"),), ["fix of gelu_tanh.cubic=0.04475: use 0.044715"], [], """
+        "explained", (("NRM1", "gelu_tanh.cubic=0.04475"),), ["gelu_tanh.cubic=0.04475 … 0.044715"], [], """
 from unittest import mock
 from reference_numpy import feed_forward
 true = feed_forward.activation
@@ -267,7 +266,7 @@ def encoder_layer(case):
         return function_of("encoder_layer")(parameters.nest(case.parameters), case.config, **parameters.nest(case.inputs))
 dtypes, config = ("float64",), {"activation": "gelu_tanh"}
 """),
-    "a mistake at one place": ("explained", (("ATT3",),), ["cross_attention alone"], [], """
+    "a mistake at one place": ("explained", (("ATT3",),), ["place … cross_attention"], [], """
 from unittest import mock
 true = attention.scaled_dot_product_attention
 def unscaled(heads, *rest, **options):
@@ -298,15 +297,15 @@ def layer_norm(case):
     return y * y.dtype.type(1 + 1e-13)
 """),
     "a fill of -1e9, which one more case tells from -1e4": (
-        "explained", (("ATT13",),), ["told from ATT12 by multi_head_attention/", "asked again with large logits"], [], FILL.format(-1e9)
+        "explained", (("ATT13",),), ["ATT12 … multi_head_attention/ … large logits"], [], FILL.format(-1e9)
     ),
     "a fill of -1e4, which one more case tells from -1e9": (
-        "explained", (("ATT12",),), ["told from ATT13 by multi_head_attention/", "asked again with large logits"], [], FILL.format(-1e4)
+        "explained", (("ATT12",),), ["ATT13 … multi_head_attention/ … large logits"], [], FILL.format(-1e4)
     ),
     "a mistake of a search that no float64 case shows": ("explained", (("min_new_tokens ignored",),), [], [], SEARCH),
     "what no alteration gives of an update": (
         "described", (), [
-            "on 2 of 10 cases: only where weight_decay is ", "the parameters differ; the first moments, second moments are right"
+            "2 of 10 cases … only where weight_decay is ", "parameters differ … first moments, second moments"
         ], [], """
 from rosettaformer.judge.expectation import components
 
@@ -348,11 +347,10 @@ def encoder_layer(case):
 """
     crash, rest = diagnose(port(text), pairs=False).findings
     assert (crash.verdict, crash.explanations) == ("error", ())
-    assert crash.text.startswith("encoder_layer: fails on ")
-    assert crash.text.endswith(" cases: KeyError: 'mask_bhts' (a_port.py:7); not where mask_bhts is given")
+    assert mentions(crash.text, "encoder_layer … KeyError: 'mask_bhts' (a_port.py:7) … not where mask_bhts is given")
     assert rest.verdict == "described"
     assert "0.3" in rest.text
-    assert "fail" not in rest.text
+    assert "KeyError" not in rest.text
 
 
 def test_what_fails_is_said_and_what_cannot_run_in_float64_is_searched_in_float32(port: Write) -> None:
@@ -365,7 +363,7 @@ def layer_norm(case):
     crash, rest = diagnose(port(text), pairs=False).findings
     assert (crash.verdict, rest.verdict) == ("error", "described")
     assert "input" in rest.text
-    assert "cases: TypeError: four is too few (a_port.py:8); only where target length is 7 and model_width is 4" in crash.text
+    assert mentions(crash.text, "TypeError: four is too few (a_port.py:8) … only where target length is 7 and model_width is 4")
     text = """
 def layer_norm(case):
     if case.dtype == "float64":
@@ -430,12 +428,10 @@ def test_what_no_case_tells_apart_has_no_fix_and_stays_so_in_the_whole(port: Wri
         assert (part.verdict, whole.verdict) == ("indistinguishable", "follows")
         assert {("CAU4",), ("CAU6",)} <= set(part.explanations) == set(whole.explanations)
         assert mentions(part.text, "CAU4 … CAU6")
-        assert "follows from CAU4 or CAU6" in whole.text
-        assert "fix of" not in part.text
+        assert mentions(whole.text, "CAU4 or CAU6") and "fix" not in part.text
     else:
         assert (part.verdict, part.explanations, whole.explanations) == ("explained", (("CAU6",),), (("CAU6",),))
-        assert "told from CAU4" in part.text
-        assert "asked again without a mask" in part.text
+        assert mentions(part.text, "CAU4 … without a mask")
 
 
 @pytest.mark.conformance
@@ -511,7 +507,7 @@ config = {"encoder_layers": 2}
     assert [finding.verdict for finding in findings] == ["described", "follows"]
     assert findings[0].paths == ("layers.1.feed_forward",)
     assert "the reference times 1.01" in findings[0].text
-    assert findings[1].text.startswith("encoder: follows from layers.1.feed_forward")
+    assert mentions(findings[1].text, "encoder … layers.1.feed_forward")
 
 
 @pytest.mark.conformance
@@ -571,8 +567,8 @@ def test_at_the_limit_the_best_so_far_is_returned(port: Write, monkeypatch: pyte
     assert found.stopped == "the limit of 1 seconds had passed"
     assert found.findings[-1].verdict in (Verdict.STOPPED, Verdict.DESCRIBED)
     assert found.next_steps == ["--limit 4 searches longer"]
-    assert "first seen: layer_norm/" in found.findings[-1].text
-    assert said[0].startswith("layer_norm fails in float64: layer_norm/")
+    assert "layer_norm/" in found.findings[-1].text
+    assert mentions(said[0], "layer_norm … float64 … layer_norm/")
     monkeypatch.setattr(port_diagnosis.Deadline, "check", _at_last(KeyboardInterrupt()))
     assert diagnose(wrong).stopped == "interrupted"
 
@@ -619,7 +615,7 @@ def test_the_first_sentence_waits_for_the_expectation_of_one_case(written: Write
     found = diagnose(written(f"{WRONG[component]}dtypes = ('float32',)"), (component,), say=say)
     assert found.stopped == "interrupted"
     sentence, before = said[0]
-    assert re.match(rf"{component} fails in float32: {component}/\w+: .* (differ|allowed)", sentence)
+    assert mentions(sentence, f"{component} … float32 … {component}/")
     assert before <= MOST[component]
 
 
@@ -654,7 +650,7 @@ components = {"feed_forward": lambda config, dtype: Detached(config)}
     diagnosis = diagnose(port(text))
     outputs, finding = diagnosis.findings
     assert (outputs.component, outputs.verdict) == ("feed_forward_vjp", "described")
-    assert "feed_forward_vjp: of your gradients the `x_btd` differs; the parameters are right" in outputs.text
+    assert mentions(outputs.text, "feed_forward_vjp … `x_btd` … parameters")
     assert (finding.component, finding.verdict) == ("feed_forward", "gradient")
     assert mentions(finding.text, "feed_forward … x_btd")
     assert diagnosis.gradients[0].first is not None

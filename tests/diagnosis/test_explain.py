@@ -21,7 +21,7 @@ from rosettaformer.judge.case import Case
 from rosettaformer.judge.catalogue import Defect, all_defects, injected
 from rosettaformer.judge.catalogue.alteration import CONFIGURED, bound
 from rosettaformer.judge.catalogue.settings import all_settings
-from rosettaformer.judge.diagnosis import sentences
+from rosettaformer.judge.diagnosis import words
 from rosettaformer.judge.diagnosis.altered import FAILURES
 from rosettaformer.judge.expectation import components
 from rosettaformer.judge.expectation.components import COMPONENTS, FORWARD
@@ -145,10 +145,11 @@ def test_what_only_reads_parameters_otherwise_says_that_they_may_be_loaded_so() 
 
 
 def test_where_else_a_mistake_may_be_is_said_below_its_fix_and_on_its_page() -> None:
-    text, page = sentences.fix(DEFECTS["SEG2"], "torch"), run("SEG2", "--json").output
+    (text,), page = words.fixes((DEFECTS["SEG2"],), "torch"), run("SEG2", "--json").output
     assert DEFECTS["SEG2"].elsewhere in text
     assert json.loads(page)["elsewhere"] == DEFECTS["SEG2"].elsewhere
-    assert "already" not in sentences.fix(DEFECTS["ATT3"], "torch")
+    (text,) = words.fixes((DEFECTS["ATT3"],), "torch")
+    assert DEFECTS["ATT3"].elsewhere == "" and len(text.splitlines()) == 1
 
 
 @pytest.mark.parametrize("field", ["epsilon", "activation"])

@@ -10,13 +10,14 @@ import numpy as np
 import pytest
 from expectations import all_by_id, expect, suite
 from kinds import every
-from messages import each_mentions, mentions
+from messages import mentions
 
 from reference_numpy import normalization
 from rosettaformer.judge.case import DTYPES, Case
 from rosettaformer.judge.catalogue import Alteration, all_defects
 from rosettaformer.judge.catalogue.settings import all_settings
-from rosettaformer.judge.diagnosis import altered, sentences
+from rosettaformer.judge.diagnosis import altered
+from rosettaformer.judge.diagnosis import words as written
 from rosettaformer.judge.diagnosis.altered import separates
 from rosettaformer.judge.diagnosis.evidence import Evidence, Search
 from rosettaformer.judge.diagnosis.evidence.search import ordered_pairs
@@ -110,11 +111,9 @@ def test_several_that_cannot_be_told_apart_are_all_named_with_what_would_separat
     softmax = all_by_id()["softmax/large_masked"].at("float64")
     assert separates(softmax, (DEFECTS["ATT12"],), (DEFECTS["ATT13"],))
     assert not separates(softmax, (DEFECTS["ATT13"],), (DEFECTS["ATT13"],))
-    text = sentences.explained([(DEFECTS["ATT13"],), (DEFECTS["ATT12"],)], "all 17 cases", [case.at("float64") for case in suite()])
-    first, *others = text.splitlines()
-    names = f"{DEFECTS['ATT13'].name} or {DEFECTS['ATT12'].name}"
-    assert mentions(first, f"{names} … all 17 cases")
-    assert each_mentions(others, ["softmax/large_masked … ATT13 … ATT12"])
+    text = written.explained([(DEFECTS["ATT13"],), (DEFECTS["ATT12"],)], "all 17 cases", [case.at("float64") for case in suite()])
+    names = [DEFECTS[id_].name for id_ in ("ATT13", "ATT12")]
+    assert mentions(text, " … ".join(["all 17 cases", *names, "softmax/large_masked … ATT13 … ATT12"]))
 
 
 def test_what_two_alterations_answer_alike_is_seen_without_an_expectation() -> None:

@@ -75,7 +75,7 @@ def test_a_fault_is_named(fault: Fault, record_property: Callable[[str, object],
         assert found is None
         return
     assert found is not None and found.ids == wanted
-    assert found.verdict == Verdict.EXPLAINED and f"{fault.id} (" in found.text
+    assert found.verdict == Verdict.EXPLAINED and fault.id in found.text
     assert any(f"explain {fault.id}" in line for line in found.lines)  # the reference has no framework
     record_property("mutants named", 1)
 
@@ -93,8 +93,8 @@ PLACES = [
 def test_a_fault_at_some_places_is_named_there(place: str, id_: str, first: str) -> None:
     fault = dataclasses.replace(all_faults()[id_], place=place)
     found = _of(fault, ("transformer_vjp/sharded_gpt2", "transformer/sharded_gpt2"))
-    assert found is not None and found.ids == (id_,) and place in found.text
-    assert any(first in line for line in found.lines)
+    assert found is not None and found.ids == (id_,)
+    assert all(any(words in line for line in found.lines) for words in (place, first))
 
 
 # where alone a fault is, the tables that are whole, and what is said of them: the gradient of the logits shows whether they are
@@ -114,7 +114,7 @@ def test_a_fault_is_named_where_tables_are_whole(row: tuple[Any, ...]) -> None:
     fault = dataclasses.replace(all_faults()["SHD1"], place=place)
     found = said(_replies(ids, lambda case: answer(case, fault.operations, whole)))
     assert found is not None and "SHD1" in found.text and (found.ids == ("SHD1",) or not layout)
-    assert f"this mesh, {layout}, with SHD1 (" in found.text or not layout
+    assert any(layout in line for line in found.lines)
     assert said(_replies(ids, lambda case: answer(case, whole=whole))) is None
 
 
@@ -122,7 +122,7 @@ def test_only_the_answers_of_one_component_may_have_it() -> None:
     fault = all_faults()["SHD19"]
     ids = ("training_loss_vjp/sharded_gpt2", "transformer_vjp/sharded_gpt2")
     found = said(_replies(ids, lambda case: answer(case, fault.operations if "loss" in case.component else OPERATIONS)))
-    assert found is not None and found.text.startswith("only in training_loss_vjp: ") and found.ids == ("SHD19",)
+    assert found is not None and any("training_loss_vjp" in line for line in found.lines) and found.ids == ("SHD19",)
 
 
 @pytest.mark.conformance
@@ -131,9 +131,9 @@ def test_what_no_case_tells_apart_is_said_together_without_a_fix() -> None:
     alone, both = (_of(all_faults()["SHD18"], ids[:count], "data=3") for count in (1, 2))
     assert not any("without --mesh" in line for one in (alone, both) if one for line in one.lines)
     assert alone is not None and alone.ids == ("SHD18", "SHD20") and alone.verdict == Verdict.INDISTINGUISHABLE
-    assert not any(line.startswith("fix of") for line in alone.lines) and " or SHD20 (" in alone.text
-    assert both is not None and both.ids == ("SHD18",) and any(line.startswith("fix of SHD18") for line in both.lines)
-    assert "0.333333" in both.lines[0]
+    assert not any(line.startswith("fix") for line in alone.lines) and any("SHD20 (" in line for line in alone.lines)
+    assert both is not None and both.ids == ("SHD18",) and any(line.startswith("fix") for line in both.lines)
+    assert any("0.333333" in line for line in both.lines)
 
 
 def test_what_is_right_or_rounded_is_not_accused() -> None:
@@ -193,9 +193,7 @@ def test_what_the_outputs_show_is_said_without_a_name() -> None:
     assert found is not None and found.ids == ()
     text = " ".join([found.text, *found.lines])
     assert "rows [1, 0, 2, 3, 4]" in text
-    assert "of 21 gradients is wrong: decoder.layers.0.feed_forward_norm.scale (d over data)" in text
-    assert mentions(text, "decoder.layers.0.feed_forward_norm.scale … 1")
-    assert "decoder.layers.0.feed_forward_norm.scale" in text
+    assert mentions(text, "1 of 21 … decoder.layers.0.feed_forward_norm.scale (d over data) … decoder.layers.0.feed_forward_norm.scale … 1")
 
 
 def test_rows_in_another_order_are_seen_beside_padding() -> None:
@@ -204,7 +202,7 @@ def test_rows_in_another_order_are_seen_beside_padding() -> None:
     case = dataclasses.replace(case, inputs={"source": None, "target": 1 + np.arange(30).reshape(5, 6), "target_mask_bt": real_bt})
     raw = components.answer(dataclasses.replace(case, compared=""))["output"]
     found = said([Reply(case, store().expect(case), {"output": raw[[1, 0, 2, 4, 3]]})])
-    assert found is not None and "rows [1, 0, 2, 4, 3]" in found.text
+    assert found is not None and any("rows [1, 0, 2, 4, 3]" in line for line in found.lines)
 
 
 def test_rows_of_the_first_part_alone_may_be_right() -> None:
@@ -214,7 +212,7 @@ def test_rows_of_the_first_part_alone_may_be_right() -> None:
         return {"output": output}
 
     found = said(_replies(("transformer/sharded_llama",), first))
-    assert found is not None and "part" in found.text
+    assert found is not None and any("first part" in line for line in found.lines)
 
 
 @pytest.mark.conformance
@@ -222,7 +220,7 @@ def test_rows_of_the_first_part_alone_may_be_right() -> None:
 def test_steps_of_training_go_wrong_before_or_after_the_first_one(id_: str, fact: str) -> None:
     ids = ("training_steps/sharded_paper_keep",)
     found = said(_replies(ids, lambda case: answer(case, all_faults()[id_].operations), "data=2,model=2"), check=None)
-    assert found is not None and f"{fact}" in found.text and "gradients" not in found.text
+    assert found is not None and fact in found.lines[0] and "gradients" not in found.lines[0]
 
 
 def test_where_time_is_up_the_facts_remain() -> None:
@@ -234,7 +232,7 @@ def test_where_time_is_up_the_facts_remain() -> None:
         explanations(replies, stops)
     found = said(replies, check=None)
     assert found is not None and not any("without --mesh" in line for line in found.lines)
-    assert found.verdict == Verdict.STOPPED and "0.5 times" in found.text
+    assert found.verdict == Verdict.STOPPED and any("0.5 times" in line for line in found.lines)
 
 
 @pytest.mark.conformance

@@ -68,7 +68,7 @@ def test_one_fault_of_several_components_is_one_finding_with_the_fix_of_the_fram
     (found,) = diagnosed(lambda case: (Kind.OUTPUTS, _with("SHD5")(case))).findings
     assert (found.component, found.verdict, found.explanations) == ("transformer, transformer_vjp", Verdict.EXPLAINED, (("SHD5",),))
     assert mentions(found.text, "transformer, transformer_vjp … data=2,model=4 … SHD5")
-    assert found.text.endswith(f"fix of SHD5:\n    jax: {all_faults()['SHD5'].fix['jax']}")
+    assert found.text.endswith(all_faults()["SHD5"].fix["jax"])
 
 
 def test_cases_that_are_not_asked_are_said(diagnosed: Callable[..., Diagnosis], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -93,13 +93,13 @@ def test_what_the_first_process_gave_is_searched_where_they_disagree(diagnosed: 
     (found,) = diagnosed(gives, lambda case: [_with("SHD1")(case), components.answer(case)]).findings
     assert found.explanations == (("SHD1",),) and "the processes disagree: one gradient" in found.text
     (found,) = diagnosed(gives, lambda case: [components.answer(case)] * 2).findings
-    assert found.verdict == Verdict.UNEXPLAINED and found.text.endswith("differs: the processes disagree: one gradient")
+    assert found.verdict == Verdict.UNEXPLAINED and mentions(found.text, "differs … the processes disagree: one gradient")
 
 
 def test_what_fails_otherwise_is_said_as_it_is(diagnosed: Callable[..., Diagnosis]) -> None:
     found = diagnosed(lambda case: (Kind.ERROR, "ValueError: no") if "norm" in case.component else (Kind.OUTPUTS, components.answer(case)))
     assert [(one.component, one.verdict) for one in found.findings] == [("rms_norm", Verdict.ERROR)]
-    assert "rms_norm/sharded_plain error: ValueError: no" in found.findings[0].text
+    assert mentions(found.findings[0].text, "rms_norm/sharded_plain error … ValueError: no")
 
 
 def test_the_facts_remain_when_time_is_up(diagnosed: Callable[..., Diagnosis], monkeypatch: pytest.MonkeyPatch) -> None:

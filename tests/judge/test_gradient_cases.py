@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from expectations import all_by_id, expect
 from invoke import invoke
+from messages import mentions
 
 from rosettaformer.judge.compare import compare
 from rosettaformer.judge.expectation import components, statistics
@@ -94,7 +95,7 @@ def test_what_a_mapping_lacks_is_named() -> None:
     assert result.message.startswith("parameters.feed_forward.hidden.bias: error ")
     assert np.shape(result.heat) == (1, case.config.feed_forward_width)
     renamed = {name.replace("x_btd", "x"): value for name, value in answer.items()}
-    assert judge(ROW, "outputs", renamed, expected).message == f"must return {len(answer)} outputs; it lacks x_btd and must not have x"
+    assert mentions(judge(ROW, "outputs", renamed, expected).message, f"{len(answer)} outputs … x_btd … x")
 
 
 def test_names_with_dots_are_nested_and_an_inner_case_has_its_own_generator() -> None:

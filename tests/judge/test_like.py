@@ -19,7 +19,7 @@ from rosettaformer.files.checkpoints.hugging_face import FAMILIES, new, save
 from rosettaformer.judge import runner
 from rosettaformer.judge.case import DTYPES
 from rosettaformer.judge.result import Result
-from rosettaformer.judge.status import undefined
+from rosettaformer.judge.status import UNLOADED, undefined
 from rosettaformer.judge.suite.like_folders import cases_of
 
 
@@ -286,7 +286,7 @@ def test_a_load_that_fails_is_one_row_and_is_not_tried_again_for_its_folder(tmp_
     assert len(log.read_text().split()) == len({*log.read_text().split()}) == 2
     first, *others = [result for result in results if result.dtype == "float32"]
     assert first.status == "error" and mentions(first.message, LOADS[further]) and "is called as" not in first.message
-    assert others and {(result.status, result.message) for result in others} == {("skipped", "load(folder) had failed")}
+    assert others and {(result.status, result.message) for result in others} == {("skipped", UNLOADED)}
 
 
 def test_a_load_that_says_what_is_not_covered_says_it_of_each_case(tmp_path: Path) -> None:

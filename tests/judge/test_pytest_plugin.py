@@ -101,7 +101,7 @@ def test_options_choose_the_cases_and_what_is_not_covered_is_one_skip_for_each_c
 def test_a_failure_is_one_clear_message_a_port_that_cannot_start_fails_and_a_missing_framework_skips(suite) -> None:
     result = suite(ONE, "y = y + (case.name == 'plain')")
     assert result.parseoutcomes()["failed"] == 1
-    result.stdout.fnmatch_lines(["E*AssertionError: norm.py differs layer_norm/plain float32 eager: output: error 1 at *, allowed *"])
+    result.stdout.fnmatch_lines(["E*AssertionError: norm.py differs layer_norm/plain float32 eager: error 1 at *, allowed *"])
     text = result.stdout.str()
     assert "pytest_plugin.py" not in text
     assert len([line for line in text.splitlines() if line.startswith("E ")]) == 1

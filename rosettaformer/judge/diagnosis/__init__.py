@@ -1,11 +1,13 @@
-"""Diagnosis: what is wrong with a port, by name.
+"""Diagnosis: names what is wrong with a port.
 
-From question to report: `port_diagnosis` takes component by component. `questions` asks the port, and makes evidence of its answers.
-`cause_search` searches their cause, the cheapest kind of explanation first: the hypotheses, the failing parts of a traced model, symptoms.
-`conclusions` turns what was found into findings, whose words are in `sentences`. `mesh_diagnosis` does all this for a port on meshes.
+`port_diagnosis` goes through the components. For each, `questions` asks the port and turns its
+answers into evidence; `cause_search` looks for their cause, cheapest kind of explanation first
+(hypotheses, failing parts of a traced model, symptoms); `conclusions` makes findings of what it
+finds. Their sentences are in `words`. `mesh_diagnosis` diagnoses a port on meshes.
 
-hypotheses/: what a port may have done otherwise. evidence/: whether it did. symptoms/: what an output is, where no hypothesis gives it.
-divergence/: where a traced model first differs. sharding/: the faults of a mesh's devices.
+hypotheses/: what the port may do differently. evidence/: whether it does. symptoms/: descriptions
+of outputs that no hypothesis gives. divergence/: where a traced model first differs. sharding/:
+known bugs of sharded ports.
 """
 
 from .findings import Diagnosis, Finding

@@ -1,4 +1,4 @@
-"""The altered reference: its answers, and what a port that does the same may answer."""
+"""The altered reference: its outputs, and the tolerance for a port with the same alteration."""
 
 import contextlib
 import dataclasses
@@ -14,11 +14,10 @@ from ..compare import compare
 from ..expectation import components, near_ties, tolerance
 from ..stored import changed
 
-# what some alterations raise, since one may not expect what another leaves
-FAILURES = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
-NUDGE, AMPLIFIED = 1e-9, 1e6  # a relative change of the inputs; an output that is only rounding changes by so many times more
-APART = 10  # two alterations that differ by this many tolerances on a case are told apart by it
-ULPS = 4  # answers within as many ulps of the largest value are less than APART tolerances apart, since a tolerance is at least one ulp
+FAILURES = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)  # raised when alterations do not fit each other
+NUDGE, AMPLIFIED = 1e-9, 1e6  # relative change of the inputs; an output that is pure rounding changes this many times as much
+APART = 10  # tolerances by which two alterations must differ on a case to be told apart
+ULPS = 4  # outputs within this many ulps of the largest value are less than APART tolerances apart: a tolerance is at least one ulp
 Combination = tuple[Alteration, ...]
 Outputs = Mapping[str, Any]
 Expectations = Mapping[str, tolerance.Expectation]
@@ -26,23 +25,25 @@ Settle = Callable[[Any], dict[str, Any]]
 
 
 def answer(combination: Combination, case: Case) -> dict[str, np.ndarray] | None:
-    """The outputs of the altered reference; None if it fails, as some defects make it."""
+    """The outputs of the altered reference; None if it raises, as it does with some known bugs."""
     with contextlib.suppress(*FAILURES):
         return _answer(combination, case)
     return None
 
 
 def as_it_is(outputs: Any) -> Any:
-    """The outputs unchanged: all of them are determined."""
+    """Returns the outputs unchanged; used if every element is well-conditioned."""
     return outputs
 
 
 def settled(combination: Combination, case: Case, clean: Expectations) -> Settle:
-    """Returns a function that masks the ill-conditioned elements of outputs: it puts the reference's own values in their place.
+    """Returns a function that replaces the ill-conditioned elements of outputs with the reference's
+    values.
 
-    Without an epsilon the norm of a constant row is 0 / 0, or the quotient of two roundings, and no answer there says anything. Only an
-    alteration that is `undetermined` has such elements: its float64 answer is not finite there, or it changes a million times as much as
-    the inputs and the parameters do if these change in their ninth digit.
+    Without epsilon, for example, the norm of a constant row is 0 / 0 or a quotient of two rounding
+    errors, and its value means nothing. Only `undetermined` alterations have such elements: there
+    the float64 output is not finite, or it changes a million times as much as inputs and parameters
+    that change in their ninth digit.
     """
     if not any(one.undetermined for one in combination):
         return as_it_is
@@ -60,7 +61,7 @@ def settled(combination: Combination, case: Case, clean: Expectations) -> Settle
 
 
 def _nudged(case: Case, seed: int) -> Case:
-    """The case in float64, with random digits from the ninth on."""
+    """The case in float64, with random digits from the ninth digit on."""
     wide = case.at("float64")
 
     def nudge(name: str, value: Any) -> Any:
@@ -80,10 +81,12 @@ def _disagreeing(runs: Sequence[np.ndarray]) -> np.ndarray:
 
 
 def expected(combination: Combination, case: Case, outputs: Outputs | None = None, settle: Settle = as_it_is) -> Expectations | None:
-    """The expectations by the altered reference, for a port that gave these outputs; None if it fails or is random, and so equals nothing.
+    """The altered reference's expectations for a port with these outputs; None if it raises or is
+    random.
 
-    An altered reference may be ill-conditioned, and four orders then underestimate its noise. So if they refuse an answer that is nearer
-    than `APART` tolerances, the random orders of gradients join them. settle: the function by `settled` that has masked the outputs.
+    An altered reference may be ill-conditioned, and four summation orders then underestimate its
+    noise. If they reject outputs that are closer than `APART` tolerances, random orders are added.
+    settle: the function from `settled` that masked the outputs.
     """
     if draws(combination):
         return None
@@ -112,7 +115,7 @@ def separates(case: Case, first: Combination, second: Combination) -> bool:
 
 
 def _alike(first: Outputs | None, second: Outputs | None) -> bool:
-    """Whether two answers are too near to be told apart, whatever the noise is. One run of each shows it; the noise needs many."""
+    """Whether two outputs are too close to be told apart, whatever the noise: a cheap check."""
     if first is None or second is None or first.keys() != second.keys():
         return False
     pairs = [(value, second[name]) for name, value in first.items()]
@@ -131,7 +134,7 @@ def _within_ulps(first: np.ndarray, second: np.ndarray) -> bool:
 
 
 def rounds(combination: Combination, case: Case) -> bool:
-    """Whether an alteration only changes how numbers round, and does so in the dtype of the case."""
+    """Whether an alteration only changes rounding, and does so in the dtype of the case."""
     return any(one.rounding and case.dtype in one.dtypes for one in combination)
 
 
@@ -141,28 +144,29 @@ def draws(combination: Combination) -> bool:
 
 
 def equal(expectations: Expectations | None, outputs: Outputs | None) -> bool:
-    """Whether every output is within its tolerance. A failure equals nothing, not even another failure."""
+    """Whether every output is within its tolerance; failures equal nothing, not even each other."""
     if expectations is None or outputs is None:
         return False
     return expectations.keys() == outputs.keys() and _excess(expectations, outputs) <= 1
 
 
 def _excess(expectations: Expectations, outputs: Outputs) -> float:
-    """The largest error of the outputs in tolerances."""
+    """The largest error of the outputs in units of the tolerance."""
     return max(compare(expectations[name], outputs[name]).excess for name in expectations)
 
 
 def supports(clean: Expectations, expectations: Expectations, outputs: Outputs) -> bool:
-    """Whether an answer discriminates: the reference refuses an output by more than the altered reference's tolerance.
+    """Whether a match is meaningful: an output differs from the reference by more than the altered
+    reference's tolerance.
 
-    If it does not, the altered reference rounds so much that its tolerance holds whatever is near the reference: that says nothing.
+    Otherwise that tolerance is so wide that it also accepts outputs close to the reference.
     """
     compared = {name: compare(clean[name], outputs[name]) for name in expectations}
     return any(one.excess > 1 and one.error > expectations[name].bound for name, one in compared.items())
 
 
 def differ(first: Outputs | None, second: Outputs | None) -> bool:
-    """Whether two answers differ in any bit; NaN equals NaN."""
+    """Whether two outputs differ in any bit; NaN equals NaN."""
     if first is None or second is None:
         return first is not second
     return any(not np.array_equal(first[name], second[name], equal_nan=first[name].dtype.kind not in "biu") for name in first)

@@ -1,4 +1,4 @@
-"""The port that is asked: its process, the cases that it covers, and its answers."""
+"""The port under diagnosis: its process, the cases that it covers, and its answers."""
 
 import contextlib
 import dataclasses
@@ -24,10 +24,11 @@ Reply = tuple[Case, str, Any]  # a case, the kind of the port's answer to it, an
 class AskedPort:
     """A port in its process.
 
-    mode: empty for the port's own. limit: seconds for one answer. declared: the cases and dtypes that are left out. deadline: when it is
-    asked nothing any more, with `TimeIsUp`. cases: those of a whole model; the suite's if None. expression: chooses among them, as `-k`.
-    dtypes: those that they are asked in; every one if empty. Raises ValueError where the port cannot be started, lacks the mode, or is that
-    of a whole model and has no cases of one; MissingBackend where its framework is not installed.
+    mode: empty for the port's own. limit: seconds for one answer. declared: the cases and dtypes to
+    leave out. deadline: raises `TimeIsUp` once it has passed. cases: the cases of a whole model;
+    the suite if None. expression: selects among them, like `-k`. dtypes: ask only in these; all if
+    empty. Raises ValueError if the port does not start, lacks the mode, or is a whole model without
+    cases; MissingBackend if its framework is not installed.
     """
 
     def __init__(
@@ -48,7 +49,7 @@ class AskedPort:
         self.worker, self._about = self._session.worker, found.about
         self.covered: Collection[str] = found.about["components"]
         self.framework: str = found.about.get("loaded", "")
-        shown = found.about.get("findings", {})  # what an artefact shows without being run
+        shown = found.about.get("findings", {})  # an exported file shows these without being run
         self.said: dict[str, str] = {place: text for place, (status, text) in shown.items() if status in FAILURES}
         self.hidden = found.hidden
         left = [case for case in found.cases if not case.excluded]
@@ -66,7 +67,7 @@ class AskedPort:
         return self._limit
 
     def promised(self, case: Case) -> str:
-        """What an artefact's manifest says becomes of the id out of range that a case has."""
+        """How an exported file's manifest says it handles the case's id out of range."""
         return str(self._about.get("ids", {}).get(case.outside, ""))
 
     def close(self) -> None:
@@ -74,36 +75,39 @@ class AskedPort:
         self._session.close()
 
     def dtypes_of(self, component: str) -> list[str]:
-        """The port's dtypes in the order in which the component is asked: first that of the most cases, which of searches is float32."""
+        """The port's dtypes, that with the most cases first (float32 for searches)."""
         own = [case.dtypes for case in self.all_cases if case.component == component]
         return sorted(self.dtypes, key=lambda dtype: -sum(dtype in dtypes for dtypes in own))
 
     def beyond(self, component: str) -> int:
-        """The number of cases of the component that are in none of the port's dtypes."""
+        """The number of cases of the component that none of the port's dtypes covers."""
         return sum(case.component == component and not set(case.dtypes) & set(self.dtypes) for case in self.all_cases)
 
     def cases(self, component: str, dtype: str, every: bool = False) -> list[Case]:
-        """What the port is asked of a component in a dtype: in another than its first one the core and what shows in that dtype, unless
-        every case is wanted."""
+        """The component's cases in a dtype; except in its first dtype only core cases and those
+        specific to the dtype.
+
+        every: all cases in any dtype.
+        """
         cases = [case for case in self.all_cases if case.component == component and dtype in case.dtypes]
         cases = [case for case in cases if (case.id, dtype) not in self._declared]
-        if dtype != self.dtypes_of(component)[0] and not every:  # what fails in the first dtype was seen there
+        if dtype != self.dtypes_of(component)[0] and not every:  # other failures were seen in the first dtype
             cases = [case for case in cases if case.core or _claims(case, dtype)]
         return [case.at(dtype, mode=self._mode) for case in cases]
 
     @property
     def declared(self) -> list[Case]:
-        """The cases in the dtypes that are left out."""
+        """The declared cases, each in its declared dtypes."""
         pairs = ((case, dtype) for case in self.all_cases for dtype in case.dtypes)
         return [case.at(dtype, mode=self._mode) for case, dtype in pairs if (case.id, dtype) in self._declared and dtype in self.dtypes]
 
     def undeclared(self, components: Collection[str]) -> list[Case]:
-        """The cases of these components, in float64, of which no dtype is declared."""
+        """The cases of these components that are not declared in any dtype."""
         declared = {case for case, _ in self._declared}
         return [case for case in self.all_cases if case.component in components and case.id not in declared]
 
     def ask(self, cases: Iterable[Case], heard: Callable[[Case, str, Any], None] = lambda case, kind, answer: None) -> list[Reply]:
-        """The replies to the cases; heard is called with each as it comes."""
+        """The replies to the cases; heard is called with each one as it arrives."""
         cases, replies = list(cases), []
         for case, (kind, answer) in zip(cases, self.worker.answers(cases, self.limit), strict=True):
             self._deadline.check()
@@ -114,12 +118,12 @@ class AskedPort:
         return replies
 
     def sample(self) -> list[Reply]:
-        """The replies to the first case of every component in every dtype, of those that the port does not refuse to answer."""
+        """The replies to the first case of every component and dtype that the port accepts."""
         every = [self.cases(component, dtype)[:1] for dtype in self.dtypes for component in self.covered]
         return [reply for reply in self.ask(case for cases in every for case in cases) if reply[1] not in LEFT]
 
     def first(self, case: Case) -> Outputs | None:
-        """The answer to the case of another process of the port, which is asked nothing before it; None where it has none."""
+        """The output for the case in a fresh process of the port; None if it has none."""
         with contextlib.closing(Session(self.port, Suite(()), threads=2)) as other:
             if not other.ready:
                 return None
@@ -127,16 +131,16 @@ class AskedPort:
         return answer if kind == Kind.OUTPUTS else None
 
     def random(self, cases: Iterable[Case]) -> list[int]:
-        """The indices of the cases to which two answers of the port differ."""
+        """The indices of the cases for which two outputs of the port differ."""
         return [index for index, (*_, answer) in enumerate(self.ask(twice(cases))) if RANDOM in str(answer)]
 
     def draws(self, case: Case) -> list[Outputs]:
-        """Some answers to the same case."""
+        """Several outputs for the same case."""
         replies = self.ask([dataclasses.replace(case, twice=False)] * DRAWS)
         return [answer for _, kind, answer in replies if kind == Kind.OUTPUTS]
 
 
 def _claims(case: Case, dtype: str) -> bool:
-    """True where the case catches a defect that shows in this dtype and not in every one."""
+    """Whether the case catches a known bug that shows in this dtype but not in every dtype."""
     defects = [defect for defect in all_defects().values() if defect.id in case.catches and not defect.unobservable]
     return any(dtype in defect.dtypes and len(defect.dtypes) < len(DTYPES) for defect in defects)

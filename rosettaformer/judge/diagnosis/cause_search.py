@@ -1,10 +1,10 @@
-"""The search for the cause of a component's wrong answers, the cheapest kind of explanation first, and in float32 what float64 hides."""
+"""Searches for the cause of a component's wrong outputs, cheapest kinds of explanation first."""
 
 import math
 from dataclasses import dataclass, field
 
 from ..expectation.components import DECODING, FORWARD
-from . import sentences
+from . import words
 from .altered import Combination
 from .conclusions import Conclusions
 from .evidence import Search
@@ -17,14 +17,15 @@ from .port_symptoms import symptoms_of
 from .questions import About, Questions, Task
 from .symptoms import Symptom, rounding
 
-LOST = 1e-2  # of the largest value: more is no loss of digits
+LOST = 1e-2  # share of the largest value up to which an error may be a loss of digits
 
 
 @dataclass
 class CauseSearch:
-    """Searches the cause of the answers to the cases of one component, and adds the findings.
+    """Searches for the cause of the wrong outputs of one component and adds the findings.
 
-    symptoms: what is known to hold of the answers that are searched. fewer: those in float32, where it fails on fewer cases.
+    symptoms: the symptoms found so far. fewer: the search in float32, if the component fails on
+    fewer cases there.
     """
 
     task: Task
@@ -37,11 +38,11 @@ class CauseSearch:
     fewer: tuple[About, Search] | None = None
 
     def run(self) -> list[Combination]:
-        """Adds the finding on the answers; returns what explains them."""
+        """Adds the finding on the outputs; returns what explains them."""
         place, search, port, conclusions = self.place, self.search, self.task.port, self.conclusions
         evidence = search.evidence
-        if port.whole and (sentence := shapes(evidence)):
-            conclusions.add(place, Verdict.DESCRIBED, sentence)
+        if port.whole and (relation := shapes(evidence)):
+            conclusions.add(place, Verdict.DESCRIBED, words.shapes(relation))
             return []
         if place.component not in FORWARD:
             self.symptoms = self._describe(place, search)
@@ -52,31 +53,32 @@ class CauseSearch:
         elif follows := self.parts.whole_follows(place, evidence):
             conclusions.add(place, Verdict.FOLLOWS, follows)
         elif port.whole and (found := search.constants(conclusions.known)):
-            conclusions.explained(place, evidence, found)  # places take long to try
+            conclusions.explained(place, evidence, found)  # tried before places, which take long
         elif lost := self._lost_digits():
-            conclusions.add(place, Verdict.IMPRECISE, sentences.imprecise(lost, place.dtype), lost)
+            conclusions.add(place, Verdict.IMPRECISE, words.imprecise(lost, place.dtype), lost)
         elif (near := self._nearly()) and (found := search.constants(conclusions.known)):
-            conclusions.explained(place, evidence, found)  # a number that is nearly another, not its digits
+            conclusions.explained(place, evidence, found)  # another number, not fewer digits of the same one
         elif near and self._in_float32():
             return []
         elif found := self._alone(search):
             conclusions.explained(place, evidence, found)
         elif conditional := [] if self._described else search.where_failing():
-            conclusions.add(place, *sentences.conditional(conditional, evidence), conditional)
+            verdict = Verdict.EXPLAINED if len(conditional) == 1 else Verdict.INDISTINGUISHABLE
+            conclusions.add(place, verdict, words.conditional(conditional, evidence), conditional)
         elif near or not self._in_float32():
             return self._search_long(place, search, near)
         return found
 
     @property
     def _described(self) -> bool:
-        """Whether a symptom says all of the output that is being searched."""
+        """Whether a symptom describes the complete output."""
         return any(symptom.complete for symptom in self.symptoms)
 
     def _describe(self, place: About, search: Search) -> list[Symptom]:
         return symptoms_of(self.task, place, search.evidence, self.conclusions.known)
 
     def _quickly(self, place: About, search: Search) -> list[Combination]:
-        """The simplest explanations: one name, what the parts of the model come to."""
+        """The simplest explanations: a single alteration, or the findings in the parts."""
         found = search.explain(self.conclusions.known, located=False) or self._besides_missing(search, located=False)
         failures = self.parts.failures(place.dtype, search.evidence)
         if found or not failures:
@@ -85,11 +87,11 @@ class CauseSearch:
         return search.explain(self.conclusions.known, located=False) if self.conclusions.known else []
 
     def _besides_missing(self, search: Search, located: bool = True) -> list[Combination]:
-        """One more alteration, besides one that gives NaN where the port does: many a port does so in rows without keys."""
+        """Pairs of an alteration with the port's NaN, common in rows without keys, and another."""
         return next((found for base in search.missing() if (found := search.explain(base, located))), [])
 
     def _only_rounds(self) -> bool:
-        """Whether the answers of a whole model, of which everything else takes long to try, differ by rounding alone. Adds the finding."""
+        """Whether the outputs of a whole model differ only by rounding; adds the finding."""
         place, evidence = self.place, self.search.evidence
         if not self.task.port.whole or place.dtype not in ("float64", "float32"):
             return False
@@ -103,13 +105,13 @@ class CauseSearch:
         return bool(self.symptoms)
 
     def _lost_digits(self) -> list[Combination]:
-        """What multiplies with fewer digits in a whole model whose errors in float32 are as small."""
+        """The low-precision matrix product that explains a whole model's small float32 errors."""
         evidence = self.search.evidence
         small = self.task.port.whole and self.place.dtype == "float32" and rest(evidence, (), evidence.failing) < LOST
         return self.search.low_products() if small else []
 
     def _nearly(self) -> Nearly | None:
-        """What gives the answers but for their last digits, where no symptom says all of them."""
+        """The alterations that match except for the last digits, unless a symptom is complete."""
         if self.place.component not in FORWARD:
             return None
         self.symptoms = self._describe(self.place, self.search)
@@ -117,24 +119,24 @@ class CauseSearch:
         return None if self._described else nearly(evidence, known) or (nearly(evidence) if known else None)
 
     def _alone(self, search: Search) -> list[Combination]:
-        """Further explanations by one alteration: at one place, besides NaN, a constant."""
+        """Further single alterations: at one place, next to NaN, or a constant."""
         known = self.conclusions.known
         return search.explain(known) or self._besides_missing(search) or search.constants(known)
 
     def _search_long(self, place: About, search: Search, near: Nearly | None = None) -> list[Combination]:
-        """Adds the finding on the answers that no single alteration gives; returns what explains them."""
+        """Adds the finding if no single alteration gives the outputs; returns the explanation."""
         evidence, found = search.evidence, list[Combination]()
         if near:
-            self.conclusions.add(place, Verdict.IMPRECISE, sentences.nearly(near, evidence), near.found)
+            self.conclusions.add(place, Verdict.IMPRECISE, words.nearly(near, evidence), near.found)
         elif found := self._together(place, search):
             self.conclusions.explained(place, evidence, found)
         elif imprecise := search.imprecise():
-            self.conclusions.add(place, Verdict.IMPRECISE, sentences.imprecise(imprecise, place.dtype), imprecise)
+            self.conclusions.add(place, Verdict.IMPRECISE, words.imprecise(imprecise, place.dtype), imprecise)
         elif left := [] if self._described else search.partly(base := self._cover(search)):
             meant = set(evidence.explained(base))
             names = plainest([base, *search.alike(base)], evidence, lambda one: set(evidence.explained(one)) >= meant)
             left = left if left != [base] else names[:1]
-            text = sentences.partly(names, left, evidence, [symptom.sentence for symptom in self.symptoms])
+            text = words.partly(names, left, evidence, [symptom.sentence for symptom in self.symptoms])
             self.conclusions.add(place, Verdict.PARTLY, text, names if left == names[:1] else left)
         elif self.fewer:
             (narrow, other), self.fewer = self.fewer, None
@@ -148,8 +150,10 @@ class CauseSearch:
         return found
 
     def _together(self, place: About, search: Search) -> list[Combination]:
-        """Explanations by two alterations, or by more that each explain something; none where a symptom says all of the output, or of
-        an answer that takes many steps where it is wrong."""
+        """Explanations by two alterations, or by several that each explain some cases.
+
+        Empty if a symptom describes the complete output or, in decoding, says where it is wrong.
+        """
         if self._described or not self.task.pairs or (place.component in DECODING and self.symptoms):
             return []
         found: list[Combination] = []
@@ -161,13 +165,17 @@ class CauseSearch:
         return [cover] if cover and search.evidence.explains(cover, self.conclusions.known) else found
 
     def _cover(self, search: Search) -> Combination:
-        """What explains the most answers, from what is known or, if that is more, from nothing."""
+        """The combination that explains the most outputs, from what is known or from scratch."""
         covers = (search.cover(base) for base in (self.conclusions.known, ()))
         return max(covers, key=lambda cover: len(search.evidence.explained(cover)))
 
     def _in_float32(self, rounds: bool = False) -> bool:
-        """Whether float32 says what float64 hides: there a table or a constant of fewer digits does not show. Adds the finding where it
-        conforms, or is explained. rounds: whether the answers are known to be rounded."""
+        """Whether float32 shows what float64 hides: a table or a constant with few digits does not
+        matter there.
+
+        Adds the finding if float32 conforms or is explained. rounds: whether the outputs are known
+        to be rounded.
+        """
         if self.place.dtype != "float64" or "float32" not in self.task.port.dtypes or self._described:
             return False
         if not rounds and self.search.imprecise():
@@ -181,7 +189,7 @@ class CauseSearch:
         if not other.evidence.failing:
             finding = conclusions.nameless(self.place, evidence, self.symptoms)
             conclusions.open.append((finding, evidence))
-            text = sentences.digits(finding.text, rest(evidence, (), evidence.failing))
+            text = words.digits(finding.text, rest(evidence, (), evidence.failing))
             conclusions.change(finding, verdict=Verdict.DESCRIBED, text=text)
             return True
         before, symptoms, trees = conclusions.saved(), self.symptoms, len(self.parts.divergences)
@@ -203,8 +211,8 @@ class CauseSearch:
         return False
 
     def _say_only_in_float32(self, found: list[Combination]) -> None:
-        """Says of the last finding on a component that it is in float32, and what it leaves of the answers in float64."""
+        """Marks the component's last finding as one in float32, with its error in float64."""
         wide = self.search.evidence
         last = next(finding for finding in reversed(self.conclusions.findings) if not finding.paths)
         left = min((rest(wide, one, wide.failing) for one in found), default=math.inf)
-        self.conclusions.change(last, text=sentences.only_in_float32(last.text, left))
+        self.conclusions.change(last, text=words.only_in_float32(last.text, left))

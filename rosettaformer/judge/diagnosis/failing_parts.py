@@ -1,4 +1,4 @@
-"""The parts of a traced model: which fail on the reference's inputs, what explains each, and whether the whole follows from them."""
+"""Finds the failing parts of a traced model, their causes, and whether the whole follows."""
 
 import re
 from collections.abc import Callable, Collection, Iterable, Sequence
@@ -13,7 +13,7 @@ from ..expectation.components import DIFFERENTIABLE, FORWARD
 from ..ports.adapters.recorder import Force
 from ..ports.adapters.submodules import transposed
 from ..status import Kind
-from . import altered, sentences
+from . import altered, words
 from .altered import FAILURES, Combination, Outputs
 from .conclusions import Conclusions
 from .divergence import Backward, Divergence, Failure, backward, divergence
@@ -22,14 +22,14 @@ from .findings import Verdict
 from .port_symptoms import symptoms_of
 from .questions import About, Task
 
-TRIED = 3  # cases that fail
-TRACED = 2  # failing cases on which a model is traced if nothing explains it
-TRACEABLE = [component for component in FORWARD if component in DIFFERENTIABLE]  # what has one output, which its parts lead to
+TRIED = 3  # failing cases that are tried
+TRACED = 2  # failing cases on which an unexplained model is traced
+TRACEABLE = [component for component in FORWARD if component in DIFFERENTIABLE]  # those with one output, computed by their parts
 NAMELESS = (Verdict.DESCRIBED, Verdict.PARTLY, Verdict.UNEXPLAINED)
 
 
 class FailingParts:
-    """Traces a port's models, and adds the findings on their parts. divergences, gradients: what was seen so far, as of `Diagnosis`."""
+    """Adds the findings on the parts of traced models. divergences, gradients: see `Diagnosis`."""
 
     def __init__(self, task: Task, conclusions: Conclusions) -> None:
         self.divergences: list[Divergence] = []
@@ -37,8 +37,7 @@ class FailingParts:
         self._task, self._port, self._conclusions = task, task.port, conclusions
 
     def failures(self, dtype: str, evidence: Evidence, count: int = 1) -> list[Failure]:
-        """The parts that fail on the reference's inputs in the count-th failing case, and within which no other part does; none if the port
-        shows no parts."""
+        """The innermost parts that fail on the reference's inputs in the count-th failing case."""
         if len(evidence.failing) < count:
             return []
         case = evidence.probes[evidence.failing[count - 1]]
@@ -53,7 +52,7 @@ class FailingParts:
         return [failure for failure in found.failures if failure.path and not any(path.startswith(f"{failure.path}.") for path in paths)]
 
     def localise(self, place: About, evidence: Evidence, failures: Sequence[Failure]) -> None:
-        """Adds the findings on the parts of a model that fail in the first case, and on those that do in a further one."""
+        """Adds the findings on the parts of a model that fail in the first or in a further case."""
         kinds: dict[str, list[Failure]] = {}
         for failure in (*failures, *self.failures(place.dtype, evidence, TRACED)):
             kinds.setdefault(failure.case.component, []).append(failure)
@@ -61,7 +60,7 @@ class FailingParts:
             self._localise_kind(place, own)
 
     def _localise_kind(self, place: About, failures: Sequence[Failure]) -> None:
-        """Adds the finding on parts of one kind; where nothing is the same of all, one for each place that they have in a layer."""
+        """Adds the finding on parts of one kind, or one per position in a layer if they differ."""
         paths = sorted({failure.path for failure in failures})
         place = place._replace(component=failures[0].case.component, paths=paths)
         part = self._task.search(place, [failure.case for failure in failures], [{"output": failure.output} for failure in failures])
@@ -84,7 +83,7 @@ class FailingParts:
         self._conclusions.open.append((finding, part.evidence))
 
     def whole_follows(self, place: About, evidence: Evidence) -> str:
-        """What is said where the component fails because of parts of it that nothing explains; empty where it does not."""
+        """The text of a finding that follows from unexplained parts; empty if it does not."""
         nameless = [finding for finding in self._conclusions.findings if finding.verdict in NAMELESS]
         components = {finding.component for finding in nameless if not finding.paths and finding.component in FORWARD}
         paths = {path for finding, _ in self._conclusions.open for path in finding.paths if finding in nameless}
@@ -94,11 +93,10 @@ class FailingParts:
         tried = [(evidence.probes[index], evidence.answers[index]) for index in evidence.cheapest()[:TRIED]]
         if not tried or not all(self._equals_with_own(components, paths, known, *each) for each in tried):
             return ""
-        return sentences.follows_own(sorted(components) or sorted(paths), known, len(tried))
+        return words.follows_own(sorted(components) or sorted(paths), known, len(tried))
 
     def _equals_with_own(self, components: Collection[str], paths: Collection[str], known: Combination, probe: Case, got: Outputs) -> bool:
-        """Whether an answer is that of the reference with what is known in it, in which the port computes these components and the parts at
-        these paths itself."""
+        """Whether the altered reference gives the output with the port's own parts in it."""
 
         def own(call: trace.TracedCall) -> np.ndarray | None:
             if call.path and call.component in components:
@@ -115,18 +113,18 @@ class FailingParts:
             return False
 
     def _alone(self, call: trace.TracedCall) -> Any:
-        """What the port gives for a call as a case of the component."""
+        """The port's output for a call, asked as a case of the component."""
         replies = self._port.ask([call.case(str(call.output.dtype))])
         return replies[0][2]["output"] if replies and replies[0][1] == Kind.OUTPUTS else None
 
     def _within_the_model(self, call: trace.TracedCall) -> Any:
-        """What the port's part gives for the inputs of a call, in a run of the whole."""
+        """The output of the port's part for the inputs of a call, in a run of the whole model."""
         force = Force(call.path, trace.arrays(call.case(str(call.output.dtype)).inputs))
         kind, answer = self._port.worker.call("trace", call.origin, [force], limit=self._port.limit)
         return answer[0].get(call.path, {}).get("output") if kind == Kind.OUTPUTS else None
 
     def first_random(self, case: Case) -> str:
-        """The path of the first part of a model whose outputs differ although two runs give it the same; empty where none is shown."""
+        """The path of the first part that is random on equal inputs; empty if none is traced."""
         if case.component not in TRACEABLE:
             return ""
         kind, runs = self._port.worker.call("trace", case, [None, None], limit=self._port.limit)
@@ -140,7 +138,7 @@ class FailingParts:
         return ""
 
     def walk_gradients(self, components: Iterable[str]) -> Backward | None:
-        """The gradients of the largest of these components, walked back from its output; None where it shows no parts."""
+        """Walks the gradients of the largest component back; None if no parts are traced."""
         cases = self._port.undeclared(set(components) & set(self._port.covered) & set(TRACEABLE))
         if not cases or not self._port.dtypes:
             return None
@@ -161,7 +159,7 @@ def _same(first: Sequence[np.ndarray], second: Sequence[np.ndarray]) -> bool:
 
 
 def _like(call: trace.TracedCall, output: Any) -> np.ndarray:
-    """An output of the port in the shape and the dtype of the reference's. Raises ValueError where it has another shape."""
+    """Returns a port's output like the reference's. Raises ValueError on another shape."""
     if not isinstance(output, np.ndarray) or (output := transposed(output, call.output.shape)).shape != call.output.shape:
         raise ValueError(f"the port's {call.name} must have an output of shape {call.output.shape}")
     return output.astype(call.output.dtype)

@@ -1,6 +1,6 @@
-"""What a diagnosis consists of, and when it has to end: at a limit of its own processor time.
+"""The result of a diagnosis, and the limit on its processor time.
 
-What it has found until then, or until it is interrupted, is kept.
+A diagnosis that reaches the limit or is interrupted keeps its findings.
 """
 
 import time
@@ -18,9 +18,9 @@ class TimeIsUp(Exception):
 
 
 class Deadline:
-    """A limit in seconds of this thread's processor time from now; None for no limit.
+    """A limit on this thread's processor time, in seconds from now; None for no limit.
 
-    The port computes in a process of its own, so neither its start nor its answers count.
+    The port runs in its own process, so neither its start nor its answers count.
     """
 
     def __init__(self, seconds: float | None = None) -> None:
@@ -30,33 +30,33 @@ class Deadline:
     def check(self) -> None:
         """Raises TimeIsUp once the limit has passed."""
         if self._end is not None and time.thread_time() > self._end:
-            raise TimeIsUp(f"the limit of {self._seconds:g} seconds had passed")
+            raise TimeIsUp(f"the limit of {self._seconds:g} seconds has passed")
 
 
 class Verdict(StrEnum):
-    """What is known of a component that does not conform."""
+    """The kind of a finding on a component that does not conform."""
 
     EXPLAINED = "explained"  # by exactly one combination
-    INDISTINGUISHABLE = "indistinguishable"  # several explain
+    INDISTINGUISHABLE = "indistinguishable"  # several combinations explain it
     FOLLOWS = "follows"  # from findings in its parts
-    PARTLY = "partly"  # some answers are explained, as those of one path through the port
-    IMPRECISE = "imprecise"  # errors within those of a lower precision, or what an alteration leaves of them: no equality
-    DESCRIBED = "described"  # no alteration explains the answers, but what they are in terms of the reference is known
+    PARTLY = "partly"  # some outputs are explained, such as those of one code path
+    IMPRECISE = "imprecise"  # errors as large as a lower precision makes them, or equal except for the last digits
+    DESCRIBED = "described"  # unexplained, but described in terms of the reference
     STOPPED = "stopped"  # the search ended early
     UNEXPLAINED = "unexplained"
-    UNSTABLE = "unstable"  # the same input, another output
-    GRADIENT = "gradient"  # the output is right, and a gradient is not
-    ERROR = "error"  # the port fails on every case
-    NOT_COMPARED = "not compared"  # nothing fails, and too little was shown
+    UNSTABLE = "unstable"  # equal inputs give different outputs
+    GRADIENT = "gradient"  # the output is correct, a gradient is wrong
+    ERROR = "error"  # the port raises an error
+    NOT_COMPARED = "not compared"  # nothing fails, but too little was compared
     PASSES = "passes"  # although it is declared to fail
 
 
 @dataclass(frozen=True)
 class Finding:
-    """What is wrong with one component.
+    """One thing that is wrong with a component.
 
-    explanations: combinations of ids of defects and settings; of several one is meant. paths: the places in a model, where only those are
-    meant.
+    explanations: combinations of ids of known bugs and settings, one of which applies. paths: the
+    places in a model, if the finding is only about those.
     """
 
     component: str
@@ -69,11 +69,12 @@ class Finding:
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """What diagnosis found.
+    """The result of a diagnosis.
 
-    findings: the smallest components first, then the gradients. divergences: where models that can be traced first diverge, forward.
-    gradients: the same backward, of the largest component whose outputs are right. stopped: why the examination ended early; empty where
-    it did not. next_steps: what to do then.
+    findings: smallest components first, then the gradients. divergences: where traced models first
+    diverge in the forward pass. gradients: where the largest component with correct outputs
+    diverges in the backward pass. stopped: why the examination ended early; empty if it did not.
+    next_steps: what to do in that case.
     """
 
     findings: list[Finding]
@@ -83,6 +84,6 @@ class Diagnosis:
     next_steps: Sequence[str] = ()
 
     def to_dict(self) -> dict[str, Any]:
-        """Returns the findings as JSON can hold them."""
+        """Returns the findings as a JSON object."""
         findings = [asdict(finding) for finding in self.findings]
         return versioned("diagnose", {"findings": findings, "stopped": self.stopped, "next_steps": list(self.next_steps)})

@@ -1,4 +1,4 @@
-"""The diagnosis of a port on meshes: what its outputs show of the sharding, for each component that fails."""
+"""Diagnoses a port on meshes: what each failing component shows about the sharding."""
 
 import contextlib
 import itertools
@@ -16,11 +16,10 @@ from ..result import Result, judge
 from ..status import FAILURES, Kind, Status
 from ..suite.asked import Question, Suite
 from ..summary import Summary
-from . import sentences
+from . import words
 from .findings import Deadline, Diagnosis, Finding, TimeIsUp, Verdict
 from .questions import Progress
 from .sharding import Reply, Said, said
-from .words import listed
 
 
 def diagnose(
@@ -34,8 +33,11 @@ def diagnose(
     progress: Progress = lambda what, share: None,
     say: Callable[[str], None] = lambda sentence: None,
 ) -> Diagnosis:
-    """The diagnosis of a port by cases on meshes: of what fails on a mesh, in the first dtype in which it does, the fault of the catalogue
-    that gives every answer, or what the answers show. Arguments and errors as `port_diagnosis.diagnose`.
+    """Diagnoses a port with cases on meshes.
+
+    For each component that fails on a mesh, in the first dtype in which it does, returns the known
+    bug of sharded ports that gives every output, or else what the outputs show. Arguments and
+    errors are those of `port_diagnosis.diagnose`.
     """
     deadline, store = Deadline(limit), Store()
     wanted = [case for case in cases if case.mesh and (not components or case.component in components)]
@@ -54,16 +56,15 @@ def diagnose(
         stopped = str(error)
     except KeyboardInterrupt:
         stopped = "interrupted"
-    return Diagnosis(findings, [], [], stopped, sentences.next_steps(limit, False, False) if stopped else [])
+    return Diagnosis(findings, [], [], stopped, words.next_steps(limit, False, False) if stopped else [])
 
 
-SHOWN = 3  # components that a finding names
-FEW = 200  # ids of a case: those with more are asked only while nothing has failed
+FEW = 200  # token ids of a case: larger cases are asked only while nothing has failed
 
 
 @dataclass(frozen=True)
 class _Answer:
-    """What the comparison says of an answer, its outputs if it has some, and how the processes disagree: those of the first count."""
+    """A case's result, the first process's outputs, and how the processes disagree."""
 
     result: Result
     reply: Reply | None
@@ -77,7 +78,7 @@ def _tokens(case: Case) -> int:
 
 @dataclass
 class _Examiner:
-    """Examines a port on one mesh. unasked: the component of each case that has no answer in the dtype that is examined."""
+    """Examines a port on one mesh. unasked: the components of cases not asked in this dtype."""
 
     session: Session
     mode: str
@@ -89,23 +90,25 @@ class _Examiner:
     results: list[Result] = field(default_factory=list)
 
     def shortage(self) -> Iterator[Finding]:
-        """Yields the finding that too little was compared on this mesh, if nothing fails there."""
+        """Yields a finding if nothing fails on this mesh but too little was compared."""
         if any(result.status in FAILURES for result in self.results):
             return
         if shortage := Summary(self.results).shortage:
             left = next((result.message for result in self.results if result.message), "") or self._reason()
-            text = f"on {self.session.mesh}: {shortage}" + f": {left}" * bool(left)
+            text = words.finding(f"on {self.session.mesh}", words.shortage(shortage, left))
             yield Finding("", "", Verdict.NOT_COMPARED, (), text)
 
     def _reason(self) -> str:
-        """Why the first case that the port is not asked is none."""
+        """Why the first skipped case was skipped."""
         asked = self.session.asked
         questions = (asked.question(case, dtype) for case in asked.cases for dtype in case.dtypes)
         return next((question.reason for question in questions if question.status), "")
 
     def findings(self) -> Iterator[Finding]:
-        """Yields what is found: of each component in the first dtype in which it fails. Raises ValueError if the port does not start,
-        MissingBackend without its framework, and TimeIsUp.
+        """Yields the findings on each component, in the first dtype in which it fails.
+
+        Raises ValueError if the port does not start, MissingBackend without its framework, and
+        TimeIsUp.
         """
         self.session.require(self.mode)
         asked, about = self.session.asked, self.session.about
@@ -131,7 +134,7 @@ class _Examiner:
             left = [case for case in left if case.component not in failed]
 
     def _answer(self, question: Question) -> _Answer:
-        """The answer to a question, and what the comparison says of it. Raises TimeIsUp."""
+        """Asks a question and judges the answer. Raises TimeIsUp."""
         self.deadline.check()
         posed = question.posed
         kind, answer = self.session.worker.ask(posed, self.limit)
@@ -142,7 +145,7 @@ class _Examiner:
         return _Answer(self.results[-1], reply, answer if each else "")
 
     def _found(self, answers: Sequence[_Answer], dtype: str, framework: str) -> Iterator[Finding]:
-        """Yields one finding where one fault gives every answer, otherwise one on each component."""
+        """Yields one finding if one fault gives every output, otherwise one per component."""
         failing = list(dict.fromkeys(answer.result.component for answer in answers if answer.result.status in FAILURES))
         if len(failing) > 1 and (found := self._said(answers, framework)) and found.ids:
             yield self._finding(failing, dtype, found, answers)
@@ -154,11 +157,11 @@ class _Examiner:
                 continue
             result = next(answer.result for answer in own if answer.result.status in FAILURES)
             verdict = Verdict.UNEXPLAINED if result.status == Status.DIFFERS else Verdict.ERROR
-            text = f"{component} on {self.session.mesh}: {result.case} {result.status}: {result.message}"
+            text = words.on_mesh([component], str(self.session.mesh), words.failed_case(result), 0)
             yield Finding(component, dtype, verdict, (), text)
 
     def _said(self, answers: Sequence[_Answer], framework: str) -> Said | None:
-        """What is said of the answers that have outputs; without a search once the limit has passed."""
+        """The conclusion about the outputs; without a search once the limit has passed."""
         replies = [answer.reply for answer in answers if answer.reply]
         try:
             return said(replies, framework, self.deadline.check)
@@ -168,7 +171,6 @@ class _Examiner:
     def _finding(self, components: Sequence[str], dtype: str, found: Said, answers: Sequence[_Answer]) -> Finding:
         apart = next((answer.apart for answer in answers if answer.apart), "")
         unasked = sum(component in components for component in self.unasked)
-        others = f"; {unasked} more case{'s' * (unasked > 1)} had not been asked" if unasked else ""
-        lines = [f"{listed(components, SHOWN)} on {self.session.mesh}: {found.text}{others}", *([apart] if apart else []), *found.lines]
+        headline = words.on_mesh(components, str(self.session.mesh), found.text, unasked)
         explanations = tuple((id_,) for id_ in found.ids)
-        return Finding(", ".join(components), dtype, found.verdict, explanations, "\n  ".join(lines))
+        return Finding(", ".join(components), dtype, found.verdict, explanations, words.lines(headline, apart, *found.lines))

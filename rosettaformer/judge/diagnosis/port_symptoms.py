@@ -1,4 +1,4 @@
-"""What a component's wrong answers are, in sentences, each said as soon as it is known to hold."""
+"""Describes wrong outputs in sentences, each reported as soon as it is known to hold."""
 
 from dataclasses import replace
 
@@ -16,13 +16,16 @@ from .questions import About, Task
 from .symptoms import Symptom, describe
 from .symptoms.common import common
 
-TRIED = 3  # cases that fail
+TRIED = 3  # failing cases that are tried
 REVERSED = "on these cases, but not with their rows in reverse order"
 
 
 def symptoms_of(task: Task, place: About, evidence: Evidence, known: Combination, aloud: bool = True) -> list[Symptom]:
-    """The symptoms of the port's answers to the reference's values, or to those of the reference with what is known in it; where none
-    are sought, what the answers that fail have in common. aloud: whether they are said at once."""
+    """The symptoms relative to the reference, or to the reference with the known alterations.
+
+    For components that have no symptoms, what the failing outputs have in common. aloud: report
+    them at once.
+    """
     if place.component in FORWARD:
         found = describe(evidence.probes, evidence.answers, evidence.clean)
         if not any(symptom.complete for symptom in found):
@@ -38,7 +41,7 @@ def symptoms_of(task: Task, place: About, evidence: Evidence, known: Combination
 
 
 def _asked_again(port: AskedPort, evidence: Evidence, symptoms: list[Symptom]) -> list[Symptom]:
-    """The symptoms, those that say that an input is ignored only if that is so with the rows of the batch in reverse order, too."""
+    """The symptoms; ignored inputs must also be ignored with the rows of the batch reversed."""
     for name, one in evidence.hypotheses.ignored.items():
         said = [symptom for symptom in symptoms if symptom.ignored == name]
         if said and not _ignores(port, one, evidence):
@@ -48,7 +51,7 @@ def _asked_again(port: AskedPort, evidence: Evidence, symptoms: list[Symptom]) -
 
 
 def _ignores(port: AskedPort, one: Alteration, evidence: Evidence) -> bool:
-    """Whether the port ignores an input also where the rows of the cases that fail are in reverse order."""
+    """Whether the port ignores an input also with the rows of the failing cases reversed."""
     probes = [evidence.probes[index] for index in evidence.cheapest()[:TRIED]]
     again = [other for probe in probes if (other := reversed_rows(probe)) is not probe]
     return all(
@@ -57,13 +60,13 @@ def _ignores(port: AskedPort, one: Alteration, evidence: Evidence) -> bool:
 
 
 def _besides_known(evidence: Evidence, known: Combination) -> list[Symptom]:
-    """What the answers are in terms of the reference with what is known in it, where that is all of the output."""
+    """Complete symptoms relative to the reference with the known alterations."""
     if not known or any(one.on(probe) is not one for one in known for probe in evidence.probes):
-        return []  # the reference that is described has one alteration for all cases
+        return []  # symptoms need the same alteration in all cases
     clean = [altered.expected(known, probe) for probe in evidence.probes]
     if any(one is None for one in clean):
         return []
     with injected(*known), np.errstate(all="ignore"):
         found = describe(evidence.probes, evidence.answers, [one or {} for one in clean])
     names = " and ".join(one.id for one in known)
-    return [replace(one, sentence=f"besides {names}, {one.sentence}") for one in found if one.complete]
+    return [replace(one, sentence=f"apart from {names}, {one.sentence}") for one in found if one.complete]

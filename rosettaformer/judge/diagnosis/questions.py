@@ -1,4 +1,4 @@
-"""The questions to a port: the cases of a component, further ones, and the results, kept as `check` has them."""
+"""Asks a port the cases of a component and further ones, and keeps the results as `check` does."""
 
 import dataclasses
 from collections.abc import Callable, Sequence
@@ -25,18 +25,18 @@ from .evidence.evidence import complaint
 from .evidence.randomness import twice
 from .findings import Deadline
 from .hypotheses import Hypotheses, candidates
-from .words import listed
+from .words import fails_first, listed
 
-TWICE = 3  # the number of cases of a component that are evaluated two times at first
+TWICE = 3  # cases of a component that are evaluated twice at first
 POSITIONS = ("rotary_embedding", "positional_encoding", "position_embedding")
-SHOWN = 3  # paths that a name lists
+SHOWN = 3  # paths listed in a name
 
 Progress = Callable[[str, float], None]
 Say = Callable[[str], None]
 
 
 class About(NamedTuple):
-    """What is asked about, and what a finding is about. only_rounds: it conforms in a wider dtype, so that only rounding can be wrong."""
+    """The subject of a finding. only_rounds: a wider dtype conforms; only rounding is wrong."""
 
     component: str
     dtype: str
@@ -45,15 +45,13 @@ class About(NamedTuple):
 
     @property
     def name(self) -> str:
-        """The component, or the first of the paths."""
+        """The first paths, or the component if there are none."""
         return listed(self.paths, SHOWN, ", and {} more places") or self.component
 
 
 @dataclass(frozen=True)
 class Task:
-    """What every step of a diagnosis is given. pairs: search also for two alterations together. say: is called with every sentence that
-    holds. store: keeps the expectations.
-    """
+    """The data shared by all steps. pairs: try pairs, too. say: called with each sentence."""
 
     port: AskedPort
     pairs: bool
@@ -67,21 +65,21 @@ class Task:
     settings: Sequence[Alteration] = dataclasses.field(default_factory=lambda: list(all_settings().values()))
 
     def hypotheses(self, cases: Sequence[Case], only_rounds: bool = False) -> Hypotheses:
-        """What may be wrong on these cases."""
+        """The hypotheses for these cases."""
         possible = [one for one in self.defects if one.rounding or not only_rounds]
         defects = candidates(cases, possible)
-        if only_rounds:  # each takes long to try: first those of positions, which show in long texts
+        if only_rounds:  # each takes long to try; those of positions show in long texts and come first
             defects.sort(key=lambda one: one.component not in POSITIONS)
         settings = candidates(cases, [one for one in self.settings if one.rounding or not only_rounds])
         return Hypotheses(cases, defects, settings, self.deadline, self.store)
 
     def search(self, place: About, cases: Sequence[Case], answers: Sequence[Outputs], failed: int = 0) -> Search:
-        """The search among the port's answers to these cases."""
+        """The search on the port's outputs for these cases."""
         return Search(Evidence(self.hypotheses(cases, place.only_rounds), answers, failed))
 
 
 class Questions:
-    """Asks a port, and keeps the results. heard: the first failure of the component whose cases are being run."""
+    """Asks a port and keeps the results. heard: the first failure of the running component."""
 
     def __init__(self, task: Task) -> None:
         self.heard: tuple[About, str] | None = None
@@ -89,8 +87,7 @@ class Questions:
         self._results: dict[tuple[str, str], tuple[Case, Result]] = {}
 
     def ask(self, place: About, every: bool = False) -> tuple[Search, Failed]:
-        """The port's answers to the component's cases in the dtype, and the cases that have none. every: also those that need not be asked
-        in another dtype than the first."""
+        """The outputs and failures of a component in a dtype. every: not only core cases."""
         self.heard = None
         self._task.progress(f"{place.component} {place.dtype}", 0.0)
         cases = self._port.cases(place.component, place.dtype, every)
@@ -104,7 +101,7 @@ class Questions:
         return search, failed
 
     def fails_beyond(self, place: About) -> bool:
-        """Whether the port fails a case of the component in the dtype that `ask` does not ask it there."""
+        """Whether the port fails a case that `ask` skips in this dtype."""
         asked = {case.id for case in self._port.cases(place.component, place.dtype)}
         rest = [case for case in self._port.cases(place.component, place.dtype, every=True) if case.id not in asked]
         self._task.progress(f"{place.component} {place.dtype}", 0.0)
@@ -116,13 +113,13 @@ class Questions:
         return fails
 
     def _hear(self, case: Case, kind: str, answer: Any) -> None:
-        """Says the first failure among the replies to the cases of a component, before the others are there."""
+        """Reports the first failure of a component before the other replies have arrived."""
         if self.heard is None and (wrong := complaint(case, kind, answer, self._task.store)):
             self.heard = About(case.component, case.dtype), wrong
-            self._task.say(f"{case.component} fails in {case.dtype}: {wrong}")
+            self._task.say(fails_first(case.component, case.dtype, wrong))
 
     def ask_declared(self) -> list[Result]:
-        """The results of the cases that are declared to fail."""
+        """The results of the cases declared to fail."""
         results = []
         for case, kind, answer in self._port.ask(self._port.declared):
             result = judge(self._row(case), kind, answer, self._task.store.expect(case) if kind == Kind.OUTPUTS else {})
@@ -131,18 +128,18 @@ class Questions:
         return results
 
     def ask_outside(self) -> None:
-        """Asks the cases whose ids are out of range, of which a file says what becomes of them."""
+        """Asks the cases with ids out of range; an exported file declares how it handles them."""
         cases = [case.at(dtype) for case in self._port.outside for dtype in case.dtypes if dtype in self._port.dtypes]
         for case, kind, answer in self._port.ask(cases):
             expected = outside.expected(case, self._task.store) if kind == Kind.OUTPUTS else {}
             self._put(case, outside.judge(self._row(case), case, kind, answer, expected, self._port.promised(case)))
 
     def _judge(self, case: Case, kind: str, answer: Any, expected: Expected) -> None:
-        """Judges the answer to a case in its dtype. expected: empty where there is no output."""
+        """Judges the answer to a case in its dtype. expected: empty if there is no output."""
         self._put(case, judge(self._row(case), kind, answer, expected))
 
     def _row(self, case: Case) -> dict[str, Any]:
-        """The fields of a result that say which case it is of."""
+        """The fields of a result that identify its case."""
         return Question(case, case.dtype, case.device, case.mode).row(self._port.port)
 
     def _put(self, case: Case, result: Result) -> None:
@@ -160,11 +157,11 @@ class Questions:
 
     @property
     def reason(self) -> str:
-        """Why the first case of which nothing was compared is none; empty if there is no such case."""
+        """Why the first skipped case was skipped; empty if there is none."""
         return next((result.message for result in self.results if result.message and result.status not in (Status.PASS, *FAILURES)), "")
 
     def shortage(self, hidden: Hidden) -> str:
-        """What `check` says if too little was shown; empty if enough was. hidden: what the port's config hides of its cases."""
+        """The report of `check` if too little was compared. hidden: the vacuous cases."""
         found = []
         for case, result in self._results.values():
             reason = hidden.reason(case) if result.status == Status.PASS else ""

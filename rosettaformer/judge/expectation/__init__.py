@@ -1,1 +1,1 @@
-"""What is expected: how the reference answers a case, in which summation orders, and which tolerance and trace follow."""
+"""Expectations: the reference's outputs, their tolerance, and traces of its calls."""

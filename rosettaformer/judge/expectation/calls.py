@@ -1,7 +1,8 @@
-"""What a case's inputs are for the functions of the reference that take values.
+"""Converts the inputs of a case to the arguments of the reference's functions.
 
-A case gives arrays and numbers by name; the reference's functions take some of them as one value: heads, scores, a text, a memory. Each
-function here has the inputs of a component's cases as its arguments, and returns those of the reference's function.
+A case has arrays and numbers by name; some functions of the reference take several of them as one
+value: heads, scores, a text, a memory. Each function here takes the inputs of a component's cases
+and returns the arguments of the reference's function.
 """
 
 import functools
@@ -217,11 +218,11 @@ def _sampled(
     return _searched(parameters, config, source, strategy, prefix, source_mask_bs, prefix_mask_bp) | {"uniform_bn": uniform_bn}
 
 
-_parts: dict[int, tuple[Mask, Array]] = {}  # the boolean mask and the bias that `joined` has made one, by the identity of that one
+_parts: dict[int, tuple[Mask, Array]] = {}  # the boolean mask and the bias that `joined` combined, by the id of the result
 
 
 def joined(mask_bhts: Mask, bias_bhts: Array | None, scores: tuple[int, ...] | None = None) -> Mask:
-    """The mask with the bias in it: floating, at least float32, -inf where the mask hides a key."""
+    """Returns mask and bias combined: at least float32, -inf where the mask hides a key."""
     if bias_bhts is None:
         return mask_bhts
     if scores is not None:
@@ -237,14 +238,14 @@ def joined(mask_bhts: Mask, bias_bhts: Array | None, scores: tuple[int, ...] | N
 
 
 def parted(mask_bhts: Mask) -> tuple[Mask, Array | None]:
-    """The boolean mask and the bias that a mask is, or has been made of."""
+    """Returns the boolean mask and the bias that a mask consists of."""
     if mask_bhts is None or mask_bhts.dtype == bool:
         return mask_bhts, None
     return _parts.get(id(mask_bhts), (None, mask_bhts))
 
 
 def _masked(original: Callable, scores_bhts: Array, mask_bhts: Mask, scores: Scores) -> tuple[Array, Mask]:
-    """`attention.masked`, with mask and bias one after the other: so does a port that is given both."""
+    """`attention.masked` with bias and mask applied one after the other, as ports do."""
     mask_bhts, bias_bhts = parted(mask_bhts)
     if bias_bhts is not None:
         scores_bhts = scores_bhts + arithmetic.upcast_half(bias_bhts)
@@ -254,21 +255,21 @@ def _masked(original: Callable, scores_bhts: Array, mask_bhts: Mask, scores: Sco
 def attending(
     config: TransformerConfig, layer: int | None, x_btd: Array, mask_bhts: Mask, position_bt: Array | None, causal: bool = False
 ) -> Attending:
-    """How a layer attends: by its index to itself, without one to the memory."""
+    """Returns how a layer attends: self-attention for a layer index, cross-attention for None."""
     if layer is None:
         return Attending(mask_bhts, config.scores(None, causal))
     return stacks.attending(config, layer, x_btd, mask_bhts, position_bt, causal)
 
 
 def remembered(config: TransformerConfig, memory_bsd: Array | None, mask_bhts: Mask) -> Memory | None:
-    """The memory with its mask; ValueError on a mask without one."""
+    """Returns the memory with its mask, or None. Raises ValueError on a mask alone."""
     if memory_bsd is None and mask_bhts is not None:
         checks.check_memory(config.cross_attention, config.model_width, None, mask_bhts)
     return None if memory_bsd is None else Memory(memory_bsd, mask_bhts)
 
 
 def text(ids: Array | None, mask_bt: Mask = None, segment_bt: Array | None = None) -> Any:
-    """One side of a model's input; an array alone, or None, is itself."""
+    """Returns one side of a model's input; ids without mask and segments are returned unchanged."""
     if mask_bt is None and segment_bt is None:
         return ids
     return Text(ids, mask_bt, segment_bt)  # type: ignore[arg-type]
@@ -290,12 +291,12 @@ ARGUMENTS: Mapping[str, Callable[..., Given]] = {
     "sample": _sampled,
     "beam_search": _searched,
 }
-ADDED = (_of_source, _searched, _sampled)  # they say of the arguments only what the function does not
+ADDED = (_of_source, _searched, _sampled)  # their docstrings only describe arguments that the function's docstring does not
 VJP = "_vjp"
 
 
 def of_case(component: str, function: Callable[..., Any]) -> Callable[..., Any]:
-    """The component's function, or its vjp, by the inputs of a case: with their names, and what the cases say about them."""
+    """Returns the component's function, or its vjp, with a case's inputs as arguments."""
     arguments = ARGUMENTS.get(component.removesuffix(VJP))
     if arguments is None:
         return function
@@ -313,7 +314,7 @@ def of_case(component: str, function: Callable[..., Any]) -> Callable[..., Any]:
     call.__signature__ = signature  # type: ignore[attr-defined]
     if not component.endswith(VJP):
         call.__doc__ = arguments.__doc__
-        if arguments in ADDED:  # what the function says, and its arguments before the source
+        if arguments in ADDED:  # inserts the arguments before the source of the function's docstring
             what, of, source = inspect.cleandoc(function.__doc__ or "").partition("Source: ")
             call.__doc__ = f"{what}\n{inspect.cleandoc(arguments.__doc__ or '')}\n{of}{source}"
     return call
@@ -343,13 +344,13 @@ def _called(arguments: Callable[..., Given], function: Callable[..., Any], given
 
 
 def real_logits(function: Callable[..., Array], values: Given) -> Array:
-    """The model's logits, and zeros where the target is padding."""
+    """Returns the model's logits, with zeros where the target is padding."""
     target = Text.of(values["target"])
     return transformer.real_rows(function(**values), values["config"], target.ids, target.mask_bt)
 
 
 def with_weights(function: Callable[..., Any], values: Given) -> tuple[Array, Array]:
-    """The output, and the attention weights that it was computed with."""
+    """Returns the output and the attention weights that it was computed with."""
     found = []
 
     def kept(original: Callable[..., Array], weights_bhts: Array, *drop: Any) -> Array:
@@ -361,7 +362,7 @@ def with_weights(function: Callable[..., Any], values: Given) -> tuple[Array, Ar
     return output, found[0]
 
 
-# the names that a case has for the fields of a value, by the argument that holds it; others keep their own
+# by argument, the names in a case for the fields of its value; other fields keep their own names
 FIELDS: Mapping[str, Mapping[str, str]] = {
     "source": {"ids": "source", "mask_bt": "source_mask_bs", "segment_bt": "segment_bs"},
     "target": {"ids": "target", "mask_bt": "target_mask_bt", "segment_bt": "target_segment_bt"},
@@ -369,7 +370,7 @@ FIELDS: Mapping[str, Mapping[str, str]] = {
     "memory": {"vectors_bsd": "memory_bsd", "mask_bhts": "cross_mask_bhts"},
     "drop": {"rate": "dropout_rate"},
 }
-# the values that are arguments, each before those in it
+# the arguments that are values, each before the values inside it
 KINDS: Mapping[str, type] = {
     "heads": Heads, "attending": Attending, "scores": Scores, "drop": Drop, "memory": Memory, "source": Text, "target": Text,
     "prefix": Text,
@@ -377,13 +378,13 @@ KINDS: Mapping[str, type] = {
 
 
 def _names(name: str, kind: Any, given: Mapping[str, Any]) -> Mapping[str, str]:
-    """The name of each field of a value. A layer with two masks has one of itself."""
+    """The case's name of each field; one of two masks is the self-attention's."""
     beside = {"mask_bhts": "self_mask_bhts"} if name == "attending" and {"memory", "cache"} & given.keys() else FIELDS.get(name, {})
     return {field: beside.get(field, field) for field in kind._fields}
 
 
 def _fields(given: Mapping[str, Any]) -> Iterator[tuple[str, type, Mapping[str, str]]]:
-    """The arguments that are values: name, class, and the name of each field."""
+    """The arguments that are values: name, class, and the case's name of each field."""
     names = {*given}
     for name, kind in KINDS.items():
         own = _names(name, kind, given)
@@ -393,17 +394,17 @@ def _fields(given: Mapping[str, Any]) -> Iterator[tuple[str, type, Mapping[str, 
 
 
 def unfolded(given: Mapping[str, Any]) -> Given:
-    """The arguments of a reference's function with the fields of its values beside the others, by the names that a case has for them."""
+    """Returns a function's arguments with values replaced by their fields, named as in cases."""
     found = dict(given)
     for name, kind, own in _fields(given):
         value = found.pop(name)
-        parts: Any = value if isinstance(value, kind) else (value, *[None] * (len(own) - 1))  # no memory, a text without a mask
+        parts: Any = value if isinstance(value, kind) else (value, *[None] * (len(own) - 1))  # no memory, or a text without a mask
         found |= dict(zip(own.values(), parts, strict=True))
     return found
 
 
 def folded(given: Mapping[str, Any], changed: Mapping[str, Any]) -> Given:
-    """The arguments again, with what has changed of their `unfolded`."""
+    """The inverse of `unfolded`: returns the arguments with changed fields."""
     found = dict(changed)
     for name, kind, own in reversed([*_fields(given)]):
         first, *others = (found[wanted] for wanted in own.values())
@@ -413,7 +414,7 @@ def folded(given: Mapping[str, Any], changed: Mapping[str, Any]) -> Given:
 
 
 def as_of_case(component: str, given: Mapping[str, Any], place: Mapping[str, Any]) -> Given:
-    """The inputs of the case that the call of a reference's function is. place: layer and position_bt, where the call is of one layer."""
+    """Returns a call's arguments as a case's inputs. place: layer and position_bt, if any."""
     found = unfolded(given)
     rotation = found.pop("rotation", None)
     if component in ("scaled_dot_product_attention", "multi_head_attention"):

@@ -1,6 +1,8 @@
-"""The choices of a search: which token comes next, which beams stay live, which hypotheses are kept, when a row stops.
+"""The choices of a search: the next token, the live beams, the kept hypotheses, and when a row
+stops.
 
-They are recorded in one run of the reference and repeated in another, whose scores then belong to the same tokens.
+They are recorded in one run of the reference and replayed in another, so that both score the same
+tokens.
 """
 
 import contextlib
@@ -16,14 +18,15 @@ from reference_numpy.strategy import Strategy
 
 from .patching import Replaces, patched
 
-Key = tuple[str, int, int]  # what is chosen (token, live, kept or stop), row, step
+Key = tuple[str, int, int]  # kind of choice (token, live, kept or stop), row, step
 Choose = Callable[[np.ndarray, int], np.ndarray]  # (scores `b v`, step) -> tokens `b`
 
 
 class Chooser:
-    """Chooses as the reference does, and records what was chosen and by which scores.
+    """Makes the reference's choices and records them with their scores.
 
-    made: for a token its id; for beams and hypotheses the tokens of each; for a stop whether the row stops.
+    made: the id for a token, the tokens of each for beams and hypotheses, whether the row stops for
+    a stop.
     """
 
     def __init__(self) -> None:
@@ -31,11 +34,11 @@ class Chooser:
         self.scores: dict[Key, np.ndarray] = {}
 
     def token(self, key: Key, own: int, scores_bv: np.ndarray, again: Callable[[np.ndarray], np.ndarray]) -> int:
-        """Returns the next token of a row. own: the reference's choice; again: returns its choice by other scores."""
+        """Returns the next token of a row. own: the reference's choice. again: by other scores."""
         return own
 
     def ranked(self, key: Key, ranking: list[Beam], count: int) -> list[Beam]:
-        """The `count` beams or hypotheses that are kept, the best first. ranking: all of them, as the reference ranks them."""
+        """Returns the `count` best beams or hypotheses. ranking: all, in the reference's order."""
         return ranking[:count]
 
     def stop(self, key: Key, live: list[Beam], kept: list[Beam], stops: Callable[[list[Beam], list[Beam]], bool]) -> bool:
@@ -44,7 +47,7 @@ class Chooser:
 
 
 class Replay(Chooser):
-    """Repeats the choices of another run, and chooses as the reference does what that run did not choose."""
+    """Replays the choices of another run, with the reference's choices in between."""
 
     def __init__(self, made: Mapping[Key, Any]) -> None:
         super().__init__()
@@ -64,7 +67,7 @@ class Replay(Chooser):
 
 
 def chosen_by(chooser: Chooser) -> contextlib.AbstractContextManager[None]:
-    """Makes the reference's searches take the chooser's choices."""
+    """Makes the reference's searches use the chooser's choices."""
     return patched({"decoding.one_by_one": functools.partial(_one_by_one, chooser), **_beams(chooser)})
 
 
@@ -82,8 +85,8 @@ def _one_by_one(chooser: Chooser, original: Callable[..., dict[str, np.ndarray]]
 
 
 def _beams(chooser: Chooser) -> Replaces:
-    """Returns the functions that choose for a row of beams, and the row's functions that show which row it is."""
-    rows, here = itertools.count(), [0, 0]  # the row that advances, and its step
+    """Returns the functions that choose for a row of beams, and those that identify it."""
+    rows, here = itertools.count(), [0, 0]  # the advancing row, and its step
 
     def numbered(original: Callable, row: Any, strategy: Strategy) -> None:
         original(row, strategy)
@@ -94,7 +97,7 @@ def _beams(chooser: Chooser) -> Replaces:
             here[:] = row.number, len(row.live[0].tokens)
         original(row, scores_wv)
 
-    @functools.cache  # a strategy is checked when it is made, and a single step is too short for the check
+    @functools.cache  # making a strategy checks it, which would dominate the time of a step
     def of_size(strategy: Strategy, size: int) -> Strategy:
         return strategy.replace(beam_size=size)
 

@@ -1,4 +1,4 @@
-"""How the reference runs a case: which function of `reference_numpy` answers, and which arguments the config gives."""
+"""Runs cases on the reference: the function and the arguments of each component."""
 
 import contextlib
 import inspect
@@ -39,24 +39,24 @@ ASKED: Rows = {
     name: one for component, one in DECLARED.items() for name in (component, component + VJP) if name == component or one.differentiable
 }
 COMPONENTS: Rows = {name: one for name, one in ASKED.items() if name not in (*MESHES, *FILES)}
-# those that the four packages define
+# the components that the four packages define
 OWN: Rows = {name: one for name, one in ASKED.items() if one.own}
-# those besides the model itself that run a whole model
+# the components, other than the model itself, that run a whole model
 WHOLE = tuple(name for name, one in DECLARED.items() if one.model == "transformer" and name in COMPONENTS)
 
 
 def forward_of(component: str) -> str:
-    """Returns the component whose gradient this one is; empty if it is not a gradient."""
+    """Returns the component that this one is the gradient of; empty if it is not a gradient."""
     return component.removesuffix(VJP) if component.endswith(VJP) else ""
 
 
 def model_of(component: str) -> str:
-    """Returns the component whose parameters this one takes: the model, if it runs a whole model, a loss or a search."""
+    """Returns the component whose parameters this one takes, such as the whole model."""
     return (component in DECLARED and DECLARED[component].model) or component
 
 
 def whole_model(config: TransformerConfig) -> str:
-    """Returns the component that a model of this config is: the outermost that its heads allow."""
+    """Returns the component for a model of this config: the outermost that its heads allow."""
     if config.decoder_layers:
         return "transformer"
     if config.classes:
@@ -65,36 +65,37 @@ def whole_model(config: TransformerConfig) -> str:
 
 
 def is_layout(component: str) -> bool:
-    """Whether the component, or its forward component, belongs to another layout or to files, so that only ports that have it are asked."""
+    """Whether the component is a layout or of files, asked only of ports that have it."""
     return (forward_of(component) or component) in (*LAYOUTS, *FILES)
 
 
 def without_other_layouts(cases: Sequence[Case], covered: Collection[str]) -> list[Case]:
-    """Returns the cases without those of uncovered layouts, if others remain."""
+    """Returns the cases without uncovered layouts, or all cases if nothing else would remain."""
     left = [case for case in cases if case.component in covered or not is_layout(case.component)]
     return left or list(cases)
 
 
 def config_arguments(component: str, config: TransformerConfig, dtype: str) -> dict[str, Any]:
-    """Returns the arguments of the component's function that come from a case's config and dtype."""
+    """Returns the arguments of the component's function from a case's config and dtype."""
     fields = ASKED[component].arguments.items()
     return {argument: numpy_dtype(dtype) if field == "dtype" else getattr(config, field) for argument, field in fields}
 
 
 def takes_config(component: str) -> bool:
-    """Whether the component's function takes the whole config, as everything that contains layers does."""
+    """Whether the component's function takes the whole config, as those with layers do."""
     return "config" in signature_of(component).parameters
 
 
 def signature_of(component: str) -> inspect.Signature:
-    """Returns the signature of the component's function, as the reference declares it."""
+    """Returns the signature of the component's function."""
     return inspect.signature(function_of(component))
 
 
 def answer(case: Case, around: contextlib.AbstractContextManager[Any] | None = None) -> dict[str, np.ndarray]:
-    """Returns the reference's outputs for the case, in the case's dtype; for a component that draws random numbers their statistics.
+    """Returns the reference's outputs for the case, in its dtype, or statistics for a random
+    component.
 
-    around: a context manager that is entered while the reference computes.
+    around: a context manager to enter while the reference computes.
     """
     function = function_of(case.component)
     arguments = parameters.nest(case.inputs) | config_arguments(case.component, case.config, case.dtype)
@@ -113,21 +114,22 @@ def answer(case: Case, around: contextlib.AbstractContextManager[Any] | None = N
 
 
 def _of_shared(gradient: np.ndarray) -> np.ndarray:
-    """Returns the gradient `i k` of a kernel that all heads share, given the gradient `d h k` of all heads."""
+    """Returns the gradient `i k` of a kernel shared by all heads, from that of all, `d h k`."""
     slices = gradient.reshape(gradient.shape[1], -1, *gradient.shape[1:])
     blocks_hik = np.stack([slices[head, :, head] for head in range(len(slices))])
     return arithmetic.unbroadcast(blocks_hik, blocks_hik.shape[1:])
 
 
 def function_of(component: str) -> Callable[..., Any]:
-    """Returns the reference's function that answers the component's cases, by the inputs of a case."""
+    """Returns the reference's function for a component, with a case's inputs as arguments."""
     return calls.of_case(component, getattr(module_of(ASKED[component].module), component))
 
 
 def named_outputs(result: Any) -> dict[str, Any]:
-    """Returns `output`, and `weights` if a component returns a pair; of a mapping the values by name, nested names joined by dots.
+    """Returns `output`, and `weights` for a pair; for a mapping its values, with nested names
+    joined by dots.
 
-    A NumPy scalar is an array without axes.
+    NumPy scalars become arrays without axes.
     """
     if isinstance(result, Mapping):
         outputs = parameters.flatten(result)

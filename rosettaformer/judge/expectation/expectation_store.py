@@ -1,4 +1,4 @@
-"""Stores expectations, each computed once for all users: several ports, a check and the diagnosis after it, tests."""
+"""Caches expectations for several ports, for a diagnosis after a check, and for tests."""
 
 import hashlib
 import threading
@@ -11,14 +11,13 @@ from ..case import Case
 from ..stored import Stored
 from . import tolerance
 
-LARGE = 1 << 24  # bytes of the outputs of one case, above which it is computed again
+LARGE = 1 << 24  # bytes of outputs above which a case is not cached
 
 
 class Store:
-    """The results of `tolerance.expect`, by what they depend on, unless they take more than `LARGE`
-    bytes. Several threads may use it; one computes at a time.
+    """A cache of `tolerance.expect`, except for results of more than `LARGE` bytes.
 
-    computed: how many expectations were missing when they were asked for.
+    Several threads may use it; one computes at a time. computed: the number of cache misses.
     """
 
     def __init__(self) -> None:
@@ -27,7 +26,7 @@ class Store:
         self.computed = 0
 
     def expect(self, case: Case) -> dict[str, tolerance.Expectation]:
-        """Returns the expectation of every output of a case that has been cast to its dtype; not to be changed."""
+        """Returns the expectations of a case cast to its dtype; do not modify them."""
         key = digest(case)
         with self._lock:
             if key in self._held:
@@ -40,8 +39,7 @@ class Store:
 
 
 def digest(case: Case) -> str:
-    """Returns the SHA-256 of what an expectation depends on: component, config, dtype, device, what is compared, inputs
-    and parameters."""
+    """Returns the SHA-256 of everything that an expectation depends on."""
     found = hashlib.sha256(repr(_asked(case)).encode())
     stored = case.parameters.digest if isinstance(case.parameters, Stored) else ""
     found.update(stored.encode())
@@ -60,6 +58,6 @@ def _asked(case: Case) -> tuple[Any, ...]:
 
 
 def _flat(values: Mapping[str, Any]) -> list[tuple[str, Any]]:
-    """Returns the values with their names; items of tuples also with their indices."""
+    """Returns the values with their names, and the items of tuples with their indices."""
     nested = ((f"{name}.{place}", item) for name, value in values.items() if isinstance(value, tuple) for place, item in enumerate(value))
     return [*((name, value) for name, value in values.items() if not isinstance(value, tuple)), *nested]

@@ -1,7 +1,7 @@
-"""Components as other models divide them: what `reference_numpy` computes, with other borders between modules.
+"""Components as other models split them: the math of `reference_numpy` with different module boundaries.
 
-A port that has a module of one of these kinds is judged by it; no other port is asked. A component and its
-vjp are made of one function of their arguments, which returns the two of them.
+Only ports that define such a module run its cases. Each component and its vjp come from one function
+of their arguments, which returns both.
 """
 
 import functools
@@ -18,11 +18,11 @@ from . import calls
 
 Array = np.ndarray
 Tree = Mapping[str, Any]
-Pair = tuple[Callable[..., Any], Callable[..., dict[str, Any]]]  # what is computed, and its vjp
+Pair = tuple[Callable[..., Any], Callable[..., dict[str, Any]]]  # a computation and its vjp
 
 
 def _paired(both: Callable[..., Pair], gradient: str) -> Pair:
-    """The component of a function that returns both, and its vjp, whose docstring is given."""
+    """Returns a component and its vjp from one function. gradient: the vjp's docstring."""
     declared = inspect.signature(both).parameters
 
     @functools.wraps(both)

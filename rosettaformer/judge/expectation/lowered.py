@@ -1,10 +1,11 @@
-"""What a lower precision costs: the tolerance of an artefact whose numbers are rounded, against the same reference.
+"""The tolerance for an exported file with a lower precision, against the same reference.
 
-r is the float64 reference on the weights of the checkpoint. c_i is the reference computed as files of that precision are: in half precision
-on rounded weights, in several orders of summation; in int8 with weights rounded by tensor, and with inputs of projections rounded by tensor
-or by token while they are multiplied. A file may cost MAX_FACTOR times as much as the worst of them.
-Searches with int8 projections (INT8) are judged beside `answer`.
-Sources: `quantize_dynamic` of ONNX Runtime, LiteRT's dynamic range quantisation, torchao's `Int8DynamicActivationInt8WeightConfig`.
+r is the float64 reference on the checkpoint's weights. c_i is the reference computed as files of
+that precision are: for half precision with rounded weights, in several summation orders; for int8
+with weights rounded per tensor, and with inputs of projections rounded per tensor or per token. A
+file may have MAX_FACTOR times the largest error of these. Searches with int8 projections (INT8) are
+compared with `answer`. Sources: `quantize_dynamic` of ONNX Runtime, LiteRT's dynamic range
+quantisation, torchao's `Int8DynamicActivationInt8WeightConfig`.
 """
 
 import contextlib
@@ -27,9 +28,9 @@ LEVELS = 255  # of an unsigned integer of 8 bits
 Arrays = dict[str, np.ndarray]
 
 
-@np.errstate(over="ignore", invalid="ignore")  # what overflows makes nothing comparable
+@np.errstate(over="ignore", invalid="ignore")  # overflow makes an output incomparable
 def expect(case: Case, own: tolerance.Expectations, precision: str) -> tolerance.Expectations:
-    """Returns what is expected of a file of that precision: the reference and dtype of `own`, the noise of the precision."""
+    """Returns the expectations `own` with the noise of a file of that precision."""
     runs = list(_int8(case) if precision == "int8" else _half(case, precision))
     found = {}
     for name, one in own.items():
@@ -43,17 +44,17 @@ def expect(case: Case, own: tolerance.Expectations, precision: str) -> tolerance
 
 
 def answer(case: Case, around: contextlib.AbstractContextManager[Any] | None = None) -> dict[str, np.ndarray]:
-    """Returns `components.answer` with the projections of `reference_numpy.int8`. With it `tolerance.expect` shows how far int8 computed in
-    another order may differ: now and then a number is rounded to another integer.
+    """Returns `components.answer` with the projections of `reference_numpy.int8`.
+
+    `tolerance.expect` with this function measures how much int8 depends on the summation order: now
+    and then a number rounds to another integer.
     """
     with order({"affine": int8.affine}):
         return components.answer(case, around)
 
 
 def beside_float(case: Case, around: contextlib.AbstractContextManager[Any] | None = None) -> dict[str, np.ndarray]:
-    """Returns the reference's own answer in float64, and `answer` in other dtypes: with it `tolerance.expect` takes the cost of int8 as the
-    noise.
-    """
+    """Returns float64 outputs of the reference, and `answer` otherwise: int8's error is noise."""
     return (components.answer if case.dtype == "float64" else answer)(case, around)
 
 
@@ -73,7 +74,7 @@ def _int8(case: Case) -> Iterator[Arrays]:
 
 
 def _by_tensor(name: str, array: np.ndarray) -> np.ndarray:
-    """Rounds a kernel or table to 255 numbers; vectors stay as they are."""
+    """Rounds a kernel or table to 255 numbers; vectors stay unchanged."""
     if array.ndim < 2 or not array.size:
         return array
     x8, scale = int8.quantised(array, tuple(range(array.ndim)))
@@ -81,7 +82,7 @@ def _by_tensor(name: str, array: np.ndarray) -> np.ndarray:
 
 
 def _affine(subscripts: str, x: np.ndarray, parameters: Mapping[str, np.ndarray]) -> np.ndarray:
-    """`arithmetic.affine` of an input that is rounded to 256 numbers between its lowest and its highest, 0 among them."""
+    """`arithmetic.affine` with the input rounded to 256 numbers of its range, including 0."""
     if x.size:
         low, high = min(float(x.min()), 0.0), max(float(x.max()), 0.0)
         scale = max(high - low, 1e-30) / LEVELS

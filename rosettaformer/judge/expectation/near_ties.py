@@ -1,10 +1,12 @@
-"""Near ties of a search: a port may choose otherwise than the reference if rounding decides which score is larger.
+"""Near ties of a search: a port may choose differently where rounding decides which score is
+larger.
 
-A search's tokens are compared exactly, and one choice decides all that follow. So if a port's tokens differ, the search runs again and
-follows the port at every near tie, where a score error within its bound would make the reference choose the same, and chooses for itself
-everywhere else. The port must give the tokens of this run, and their scores within its tolerance. That tolerance comes from the orders of
-`tolerance`, which repeat the choices of this run, so that the noise is the noise of the scores that are compared.
-A choice is possible if a score error within its bound makes the reference choose it.
+A search's tokens are compared exactly, and one choice decides all later ones. If a port's tokens
+differ, the search therefore runs again: at near ties it follows the port, everywhere else it makes
+its own choices. A choice is possible, and counts as a near tie, if a score error within its bound
+makes the reference choose the same. The port must give the tokens of this run, and their scores
+within its tolerance, which comes from the orders of `tolerance` with the choices of this run
+replayed, so that the noise belongs to the compared scores.
 """
 
 import dataclasses
@@ -21,14 +23,14 @@ from . import components
 from .choices import Chooser, Key
 from .tolerance import Answer, Expectation, chosen, expectation, searched
 
-Bounds = Callable[[str, int], float]  # (what is chosen, step) -> the largest error of its scores
+Bounds = Callable[[str, int], float]  # (kind of choice, step) -> the largest error of its scores
 Hypothesis = tuple[int, tuple[int, ...]]  # row, tokens
-ANY = 1e6  # an error that explains any choice of a token with a finite score
-SHARES = (1.0, 0.5, 0.25)  # of an error, since the whole error may overshoot an unlikely token
+ANY = 1e6  # error that makes any token with a finite score possible
+SHARES = (1.0, 0.5, 0.25)  # shares of an error to try, since the full error may overshoot an unlikely token
 
 
 class TokenReplay(Chooser):
-    """Follows a port's tokens, row by row, up to the first one that is not possible."""
+    """Follows a port's tokens in each row up to the first impossible one."""
 
     def __init__(self, case: Case, answer: Mapping[str, np.ndarray], bounds: Bounds) -> None:
         super().__init__()
@@ -45,23 +47,23 @@ class TokenReplay(Chooser):
                 chosen = wanted
             else:
                 least = _least(lambda error: could_choose(wanted, row, scores_bv, again, error), bound)
-                why = f"no error of the scores makes it {wanted}" if least > ANY else f"scores {least:.3g} off would make it {wanted}"
-                self._lost[row] = f"in row {row} the token of step {step} must be {own}; {why}, and {bound:.3g} is allowed"
+                why = f"no score error gives {wanted}" if least > ANY else f"only a score error of {least:.3g} gives {wanted}"
+                self._lost[row] = f"in row {row} the token of step {step} must be {own}; {why}, allowed {bound:.3g}"
         if chosen == self._end:
             self._done.add(row)
         return chosen
 
     def notes(self, reference: np.ndarray) -> list[str]:
-        """Returns what is wrong with the port's choices, in words. reference: the tokens of this run."""
+        """Returns what is wrong with the port's choices. reference: the tokens of this run."""
         return list(self._lost.values())
 
     def others(self, reference: np.ndarray) -> set[Hypothesis]:
-        """No hypotheses: a row has one answer, which follows from its tokens."""
+        """Returns no hypotheses: a row has one output, determined by its tokens."""
         return set()
 
 
 def could_choose(wanted: int, row: int, scores_bv: np.ndarray, again: Callable[[np.ndarray], np.ndarray], error: float) -> bool:
-    """Whether some score error of a row, of at most this size, makes the reference choose the wanted token."""
+    """Whether an error of at most this size makes the reference choose the wanted token."""
     if not np.isfinite(scores_bv[row, wanted]):
         return False
     for sign_v, share in itertools.product(_directions(wanted, scores_bv[row]), SHARES):
@@ -73,8 +75,11 @@ def could_choose(wanted: int, row: int, scores_bv: np.ndarray, again: Callable[[
 
 
 def _directions(wanted: int, scores_v: np.ndarray) -> Iterator[np.ndarray]:
-    """The signs of the errors that favour a token most: raise it by itself; with all lower or all higher ids, between which a draw falls;
-    with the n likeliest tokens, or with all others, which top-k and top-p tell apart."""
+    """Yields the signs of the errors that favour a token most.
+
+    They raise it alone; with all lower or all higher ids, which matters for a draw; with the n most
+    likely tokens or all others, which matters for top-k and top-p.
+    """
     ids = np.arange(len(scores_v))
     rank_v = np.argsort(np.argsort(-scores_v, kind="stable"))
     chosen = [ids == wanted, ids <= wanted, ids >= wanted]
@@ -84,7 +89,7 @@ def _directions(wanted: int, scores_v: np.ndarray) -> Iterator[np.ndarray]:
 
 
 def _least(explains: Callable[[float], bool], bound: float) -> float:
-    """The smallest error that explains, to three digits; infinite if none does."""
+    """The smallest error that makes the choice possible, to three digits; infinite if none does."""
     low, high = bound, max(2 * bound, 1e-12)
     while not explains(high):
         low, high = high, 2 * high
@@ -97,9 +102,10 @@ def _least(explains: Callable[[float], bool], bound: float) -> float:
 
 
 class BeamReplay(Chooser):
-    """Keeps the beams that lead to a port's hypotheses, and orders these as the port does, wherever that is possible.
+    """Keeps the beams that lead to a port's hypotheses, in the port's order, wherever possible.
 
-    rejected: hypotheses that the reference found and the port has not. A beam that leads to one of them is the last choice.
+    rejected: hypotheses that the reference found and the port did not; beams that lead to them are
+    the last choice.
     """
 
     def __init__(self, case: Case, answer: Mapping[str, np.ndarray], bounds: Bounds, rejected: set[Hypothesis]) -> None:
@@ -119,10 +125,10 @@ class BeamReplay(Chooser):
         result = _picked(ranking, lambda tokens: places.get(tokens, len(wanted) + (tokens in rejected)), room, count)
         for beam in ranking:
             if beam.tokens in places and beam not in result:
-                what = f"dropped at step {step}, where it lies {result[-1].score - beam.score:.3g} below the worst that is kept"
+                what = f"dropped at step {step}, {result[-1].score - beam.score:.3g} below the worst kept score"
                 for one in wanted:
                     if one[: len(beam.tokens)] == beam.tokens:
-                        self._missed.setdefault((row, one), f"{what}, and {room:.3g} is allowed")
+                        self._missed.setdefault((row, one), f"{what}, allowed {room:.3g}")
         return [beam for beam in ranking if beam in result] if kind == "live" else result
 
     def stop(self, key: Key, live: list[Beam], kept: list[Beam], stops: Callable[[list[Beam], list[Beam]], bool]) -> bool:
@@ -131,7 +137,7 @@ class BeamReplay(Chooser):
         return stops([beam._replace(score=beam.score + up) for beam in live], [beam._replace(score=beam.score - down) for beam in kept])
 
     def notes(self, reference: np.ndarray) -> list[str]:
-        """Returns what is wrong with the port's hypotheses, in words, the first of each row. reference: the tokens of this run."""
+        """Returns the first wrong hypothesis of each row. reference: the tokens of this run."""
         found = []
         for row, wanted in enumerate(self._wanted):
             own = [self._ended(token_n) for token_n in reference[row]]
@@ -140,7 +146,7 @@ class BeamReplay(Chooser):
         return found
 
     def others(self, reference: np.ndarray) -> set[Hypothesis]:
-        """Returns the hypotheses of this run that the port does not have."""
+        """Returns the hypotheses of this run that the port lacks."""
         own = {(row, self._ended(token_n)) for row, token_wn in enumerate(reference) for token_n in token_wn}
         return own - {(row, tokens) for row, wanted in enumerate(self._wanted) for tokens in wanted}
 
@@ -158,7 +164,7 @@ class BeamReplay(Chooser):
 
 
 def _picked(ranking: list[Beam], place: Callable[[tuple[int, ...]], int], room: float, count: int) -> list[Beam]:
-    """`count` beams of the ranking: repeatedly the first in place among those within `room` of the best one that is left."""
+    """Picks `count` beams: each time the first in place within `room` of the best score left."""
     left, result = list(ranking), list[Beam]()
     while left and len(result) < count:
         near = [beam for beam in left if left[0].score - beam.score <= room]
@@ -167,15 +173,16 @@ def _picked(ranking: list[Beam], place: Callable[[tuple[int, ...]], int], room: 
     return result
 
 
-ROUNDS = 12  # runs at most, until a run's choices are those that its own noise allows
+ROUNDS = 12  # runs at most until a run's choices are consistent with its own noise
 
 
 def followed(
     case: Case, before: dict[str, Expectation], answer: Any, ask: Answer = components.answer, rounded: bool = False
 ) -> dict[str, Expectation]:
-    """The expectation of a case, cast to its dtype, for a port that gave this answer; only a search with other tokens changes it.
+    """Returns the expectation of a case for a port with this answer; it changes only for a search
+    with other tokens.
 
-    before: what `tolerance.expect` gave, by `ask` and `rounded`.
+    before: the result of `tolerance.expect` with the same `ask` and `rounded`.
     """
     if case.component not in components.SEARCHES or not _differs(case, before, answer):
         return before
@@ -185,7 +192,7 @@ def followed(
     for _ in range(ROUNDS):
         replay = BeamReplay(case, answer, bounds, rejected) if case.component == "beam_search" else TokenReplay(case, answer, bounds)
         reference = chosen(case, replay, ask, rounded)
-        if replay.made != made:  # with the same choices every order gives the same scores
+        if replay.made != made:  # equal choices give equal scores in every order
             found, scores = searched(case, replay.made, reference, ask)
         tokens = next(iter(found))
         others = replay.others(found[tokens].reference)
@@ -197,7 +204,7 @@ def followed(
 
 
 def _differs(case: Case, before: dict[str, Expectation], answer: Any) -> bool:
-    """Whether the answer is well formed and has other tokens."""
+    """Whether the answer is well-formed and has other tokens."""
     if not isinstance(answer, Mapping) or answer.keys() != before.keys():
         return False
     if any(not isinstance(answer[name], np.ndarray) or answer[name].shape != one.reference.shape for name, one in before.items()):
@@ -208,7 +215,7 @@ def _differs(case: Case, before: dict[str, Expectation], answer: Any) -> bool:
 
 
 def _bounds(reference: Mapping[Key, np.ndarray], runs: list[dict[Key, np.ndarray]]) -> Bounds:
-    """The bounds of a run's scores, by the scores of the orders. A step's bound is the largest up to it, since scores are sums."""
+    """The bounds of a run's scores, from the orders; they grow by step, since scores are sums."""
     steps: dict[str, dict[int, float]] = {}
     for kind, step in dict.fromkeys((kind, step) for kind, _, step in reference):
         keys = [key for key in reference if (key[0], key[2]) == (kind, step) and all(key in run for run in runs)]

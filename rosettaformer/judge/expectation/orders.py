@@ -1,4 +1,4 @@
-"""The orders in which the reference does its arithmetic: what a framework may reasonably do otherwise, and what no output may depend on."""
+"""Variants of the arithmetic that a framework may choose and no output may depend on."""
 
 import contextlib
 import functools
@@ -16,7 +16,7 @@ from .patching import patched
 
 
 def order(replacements: Mapping[str, Callable]) -> contextlib.AbstractContextManager[None]:
-    """Puts these functions in place of some of the reference's arithmetic, or of others by `module.function`."""
+    """Replaces functions of the reference's arithmetic, or others by `module.function`."""
 
     def instead(function: Callable) -> Callable:
         return lambda original, *args, **options: function(*args, **options)
@@ -24,22 +24,23 @@ def order(replacements: Mapping[str, Callable]) -> contextlib.AbstractContextMan
     return patched({name if "." in name else f"arithmetic.{name}": instead(function) for name, function in replacements.items()})
 
 
-PART = 1 << 17  # elements of an operand that are contracted at once, where it is copied
+PART = 1 << 17  # elements of a copied operand contracted at once
 _einsum, _scatter_add, _sum = arithmetic.einsum, arithmetic.scatter_add, arithmetic.sum
 _attention_vjp = attention.scaled_dot_product_attention_vjp
 
 
 def _contracted(subscripts: str) -> tuple[list[str], str]:
-    """Returns the operands' axes, and the letters that the contraction sums over."""
+    """Returns the operands' axes and the summed letters of a contraction."""
     inputs, output = subscripts.split("->")
     operands = inputs.split(",")
     return operands, "".join(letter for letter in operands[0] if letter not in output)
 
 
 def _by_columns(contract: Callable[..., np.ndarray]) -> Callable[..., np.ndarray]:
-    """Returns the same contraction, which contracts a large last operand with a few of its columns
-    at a time: terms in another order are copies, and a copy of all columns would be as large as the
-    largest parameter.
+    """Returns the same contraction, computed a few columns of a large last operand at a time.
+
+    Reordering terms copies them, and a copy of all columns would be as large as the largest
+    parameter.
     """
 
     def in_parts(subscripts: str, *operands: np.ndarray) -> np.ndarray:
@@ -73,7 +74,7 @@ def _einsum_backwards(subscripts: str, *operands: np.ndarray) -> np.ndarray:
 
 
 def _einsum_in_two(halves: Callable[[int], tuple[slice, slice]]) -> Callable:
-    """Returns the contraction as the sum, in the operands' dtype, of the contractions over two halves of its terms."""
+    """Returns the contraction as a sum over two halves of its terms, in the operands' dtype."""
 
     def contract(subscripts: str, *operands: np.ndarray) -> np.ndarray:
         axes, summed = _contracted(subscripts)
@@ -120,10 +121,11 @@ def _sum_one_by_one(array: np.ndarray, axis: int) -> np.ndarray:
 
 
 def shuffled(seed: int) -> dict[str, Callable]:
-    """Returns contractions and sums with their terms in a random order, and for an odd seed the other formulas of the elementary functions;
-    half types also round contractions at random, up or down.
+    """Returns contractions and sums with randomly ordered terms, and for odd seeds other formulas
+    of elementary functions.
 
-    A framework may keep a sum in float32 that another rounds, and which of them a ReLU next to 0 follows decides its gradient (Monte Carlo
+    Half precision also rounds contractions randomly up or down: a framework may keep a sum in
+    float32 that another rounds, and near 0 that decides the gradient of a ReLU (Monte Carlo
     arithmetic: Parker 1997).
     """
 
@@ -172,7 +174,7 @@ def _exp_by_square(x: np.ndarray) -> np.ndarray:
 
 
 def _power_a_unit_larger(base: np.ndarray, exponent: np.ndarray) -> np.ndarray:
-    """Returns the power; in float32 one unit in the last place larger, as libraries differ, unless the exponent is 0."""
+    """Returns the power, in float32 one ulp larger unless the exponent is 0: libraries differ."""
     power = np.power(base, exponent)
     if power.dtype != np.float32:
         return power
@@ -180,8 +182,10 @@ def _power_a_unit_larger(base: np.ndarray, exponent: np.ndarray) -> np.ndarray:
 
 
 def _attention_again_vjp(heads: Heads, *rest: Any, cotangent: np.ndarray, **options: Any) -> dict[str, Any]:
-    """Returns the gradient as fused kernels compute it: the weights again as `exp(x - logarithm of their sum)`, `sum_s P dP` as `sum_e dO
-    O`, and the logits' gradient rounded to the dtype before it is multiplied.
+    """Returns the gradient as fused kernels compute it.
+
+    The weights are recomputed as `exp(x - log of their sum)`, `sum_s P dP` is `sum_e dO O`, and the
+    logits' gradient is rounded to the dtype before it is multiplied.
     """
     output_bthe = attention.scaled_dot_product_attention(heads, *rest, **options)
     product_bthe = arithmetic.upcast_half(cotangent) * arithmetic.upcast_half(output_bthe)
@@ -201,7 +205,7 @@ def _attention_again_vjp(heads: Heads, *rest: Any, cotangent: np.ndarray, **opti
 
 
 def to_tf32(array: np.ndarray) -> np.ndarray:
-    """Returns float32 rounded to the 10 stored mantissa bits that TF32 multiplies."""
+    """Returns float32 rounded to the 10 stored mantissa bits of TF32."""
     if array.dtype != np.float32:
         return array
     bits = np.ascontiguousarray(array).view(np.uint32)
@@ -236,7 +240,7 @@ ORDERS: dict[str, dict[str, Callable]] = {
         "erf": lambda x: (1 - np.asarray(np.frompyfunc(math.erfc, 1, 1)(x), dtype=x.dtype)).astype(x.dtype),
     },
 }
-# Fused attention (Dao et al. 2022, algorithm 4) lets the terms of a row cancel less exactly.
+# In fused attention (Dao et al. 2022, algorithm 4) the terms of a row cancel less exactly.
 GRADIENT_ORDERS: dict[str, dict[str, Callable]] = {"fused": {"attention.scaled_dot_product_attention_vjp": _attention_again_vjp}}
 TF32_ORDERS: dict[str, dict[str, Callable]] = {
     "tf32": {"einsum": _by_columns(lambda subscripts, *operands: _einsum(subscripts, *map(to_tf32, operands)))}

@@ -1,9 +1,10 @@
-"""Replaces functions of the reference: the only way to do so.
+"""Replaces functions of the reference; nothing else does.
 
-The functions of `reference_numpy` call their siblings through modules, so that each of them can be replaced from outside. An altered
-function takes the function that it replaces first, then that function's arguments. A function replaced twice is wrapped twice: the last
-replacement is called first. From the inside out these are orders of the arithmetic (`orders.order`), alterations in their order
-(`alteration.injected`), the paths that a run follows (`paths.Paths.followed`), and the choices of a search (`choices.chosen_by`).
+The functions of `reference_numpy` call each other through modules, so that each can be replaced
+from outside. An altered function takes the original function first, then its arguments. A function
+replaced twice is wrapped twice, and the last replacement is called first. From the inside out the
+wrappers are summation orders (`orders.order`), alterations (`alteration.injected`), the paths of a
+run (`paths.Paths.followed`), and the choices of a search (`choices.chosen_by`).
 """
 
 import contextlib
@@ -18,7 +19,7 @@ Replaces = Mapping[str, Callable]  # `module.function` of reference_numpy, or `m
 
 @contextlib.contextmanager
 def patched(replaces: Replaces) -> Iterator[None]:
-    """Puts these altered functions into the reference. Each shows the signature of the function that it replaces."""
+    """Replaces functions of the reference with altered ones, which keep the original signatures."""
     with contextlib.ExitStack() as stack:
         for name, altered in replaces.items():
             owner, attribute = _owner(name)
@@ -29,7 +30,7 @@ def patched(replaces: Replaces) -> Iterator[None]:
 
 
 def within(replaces: Replaces) -> Callable:
-    """Returns the altered function that runs the function it replaces with these other functions in the reference."""
+    """Returns an altered function that calls the original with these other functions replaced."""
 
     def altered(original: Callable, *args: Any, **options: Any) -> Any:
         with patched(replaces):
@@ -39,7 +40,7 @@ def within(replaces: Replaces) -> Callable:
 
 
 def _owner(name: str) -> tuple[Any, str]:
-    """Returns the module or class that holds a function, and the function's name there."""
+    """Returns the module or class of a function, and its name there."""
     path, _, attribute = name.rpartition(".")
     module, _, last = path.rpartition(".")
     if last.lstrip("_")[:1].isupper():
@@ -49,11 +50,11 @@ def _owner(name: str) -> tuple[Any, str]:
 
 def _instead(altered: Callable, original: Callable, method: bool) -> Callable:
     bound = functools.partial(altered, original)
-    # a class binds functions to its objects, and no other callables
+    # classes bind only plain functions to their objects
     call = (lambda *args, **options: bound(*args, **options)) if method else bound
     return functools.update_wrapper(call, original)
 
 
 def module_of(name: str) -> ModuleType:
-    """Returns the module of that name in `reference_numpy`; a dotted name is a full module path."""
+    """Returns a module of `reference_numpy`, or by a full dotted path."""
     return importlib.import_module(name if "." in name else f"reference_numpy.{name}")

@@ -1,6 +1,7 @@
-"""Where a run of the reference is.
+"""Tracks the canonical path of every component call in a run of the reference.
 
-A component with parameters is known by the identity of its subtree of the nested parameters, one without by the call that contains it.
+A component with parameters is identified by its subtree of the nested parameters, one without by
+the enclosing call.
 """
 
 import contextlib
@@ -13,7 +14,7 @@ from ..stored import branches
 from . import components
 from .patching import patched
 
-SCOPES = {"encode": ("source_embedding", "encoder"), "decode": ("target_embedding", "decoder")}  # not components, but parts of a path
+SCOPES = {"encode": ("source_embedding", "encoder"), "decode": ("target_embedding", "decoder")}  # parts of a path, but not components
 _SUBLAYERS = ("multi_head_attention", "feed_forward")
 
 
@@ -24,32 +25,33 @@ class _Frame:
 
 
 class Paths:
-    """The calls of a run that have begun and not finished, by canonical path, such as `encoder.layers.0.self_attention`.
+    """The running calls, by canonical path, such as `encoder.layers.0.self_attention`.
 
-    The outermost component has an empty path. layers: the number of layers of every stack, by its path.
+    The outermost component has an empty path. layers: the number of layers of every stack, by its
+    path.
     """
 
     def __init__(self) -> None:
         self.layers: dict[str, int] = {}
-        self._frames: list[_Frame] = []  # scopes included
-        self._subtrees: dict[int, str] = {}  # the identity of a subtree of the parameters -> its path
+        self._frames: list[_Frame] = []  # including scopes
+        self._subtrees: dict[int, str] = {}  # id of a subtree of the parameters -> its path
         self._taken: set[str] = set()
-        self.rotations: dict[int, dict[str, Any]] = {}  # layer and positions of a rotation, by its identity
-        self._kept: list[Any] = []  # rotations, so that no other object has their identity
+        self.rotations: dict[int, dict[str, Any]] = {}  # layer and positions of a rotation, by its id
+        self._kept: list[Any] = []  # rotations, kept alive so that their ids stay unique
         self._sublayer = ""  # the path of the last finished sub-layer
 
     @property
     def current(self) -> str:
-        """The path of the latest call that has begun and not finished; for a scope its stack's path."""
+        """The path of the innermost running call; for a scope the path of its stack."""
         return self._frames[-1].path if self._frames else ""
 
     @property
     def parent(self) -> str | None:
-        """The path of the component whose function is running, leaving out scopes; None if none is running."""
+        """The path of the innermost running component, without scopes; None if none is running."""
         return next((path for path, _ in self.around()), None)
 
     def around(self) -> list[tuple[str, str]]:
-        """Returns path and name of each component whose function is running, the innermost first, leaving out scopes."""
+        """Returns path and name of every running component, innermost first, without scopes."""
         return [(frame.path, frame.component) for frame in reversed(self._frames) if frame.component not in SCOPES]
 
     def run(self, component: str, function: Callable, args: tuple[Any, ...], options: Mapping[str, Any]) -> tuple[str, Any]:
@@ -67,7 +69,7 @@ class Paths:
         return path, result
 
     def rotated(self, original: Callable, config: Any, index: int, x_btd: Any, position_bt: Any = None) -> Any:
-        """Calls `stacks.rotation` within the layer whose queries and keys rotate, and keeps of whom the rotation is."""
+        """Calls `stacks.rotation` inside its layer, and records the rotation's layer."""
         path = joined(self.current, f"layers.{index}.self_attention") if self.current in self.layers else self.current
         self._frames.append(_Frame(path, "stacks.rotation"))
         rotation = original(config, index, x_btd, position_bt)
@@ -78,7 +80,7 @@ class Paths:
         return rotation
 
     def followed(self) -> contextlib.AbstractContextManager[None]:
-        """Follows a run of the reference for as long as this context lasts."""
+        """Follows runs of the reference inside the context."""
         return watched(lambda component, function, *args, **options: self.run(component, function, args, options)[1], rotated=self.rotated)
 
     def _index(self, tree: Mapping[str, Any], path: str) -> None:
@@ -100,18 +102,18 @@ class Paths:
 
     def _wanted_path(self, component: str, tree: Mapping[str, Any] | None) -> str:
         frame = self._frames[-1]
-        if component == "embedding" and frame.component in SCOPES:  # a shared table is one subtree of both
+        if component == "embedding" and frame.component in SCOPES:  # both sides may share one subtree
             return SCOPES[frame.component][0]
-        if component == "logits":  # its parameters are a copy, with the tied kernel in it
+        if component == "logits":  # its parameters are a copy with the tied kernel
             return joined("" if frame.component in SCOPES else frame.path, component)
         if component == "dropout":
             return self._site(frame)
-        if tree is not None and (path := self._subtrees.get(id(tree))):  # within the whole, what has all parameters is not the whole
+        if tree is not None and (path := self._subtrees.get(id(tree))):  # an inner call with all parameters is not the whole
             return path
         return joined(frame.path, component)
 
     def _site(self, frame: _Frame) -> str:
-        """Returns the canonical name of the dropout that the reference applies in this call."""
+        """Returns the canonical name of the dropout applied in this call."""
         if frame.component == "scaled_dot_product_attention":
             return joined(frame.path.rpartition(".")[0], "weights_dropout")
         if frame.component in SCOPES:
@@ -126,7 +128,8 @@ class Paths:
 def watched(
     call: Callable[..., Any], scopes: bool = True, rotated: Callable[..., Any] | None = None
 ) -> contextlib.AbstractContextManager[None]:
-    """Makes the reference call its components' functions, and those of scopes too, by `call(component, function, *args, **options)`.
+    """Makes the reference call the functions of its components, and of scopes, as `call(component,
+    function, *args, **options)`.
 
     rotated: as `Paths.rotated`.
     """
@@ -136,5 +139,5 @@ def watched(
 
 
 def joined(path: str, name: str) -> str:
-    """Returns the path of the component or part of this name inside the component of a path."""
+    """Returns the path of a part inside the component at a path."""
     return f"{path}.{name}" if path else name

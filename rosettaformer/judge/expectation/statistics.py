@@ -1,7 +1,9 @@
-"""Judges random answers by their statistics, since every framework draws its numbers in its own way.
+"""Statistics of random outputs, which are compared instead of the numbers: every framework draws
+its own.
 
-A component of `RANDOM` is given a seed. The same statistics are taken of its answer and of the reference's answers with other seeds; what
-the reference's own draws differ by is the noise of the comparison (`tolerance.expect`).
+A component in `RANDOM` gets a seed. Its output's statistics are compared with those of the
+reference with other seeds; the spread of the reference's own draws is the noise
+(`tolerance.expect`).
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -25,9 +27,10 @@ def keep_mask(shape: tuple[int, ...], seed: int, rate: float) -> np.ndarray:
 
 
 def measured(component: str, inputs: Arrays, outputs: Arrays) -> dict[str, Any]:
-    """Returns the statistics of a random component's answer, in the answer's dtype; any other answer unchanged.
+    """Returns the statistics of a random component's outputs, in their dtype; other outputs
+    unchanged.
 
-    An answer that is not a floating array, or is empty, is left for the comparison to refuse.
+    Empty and non-floating outputs are returned unchanged and fail the comparison.
     """
     if component not in RANDOM or not all(isinstance(value, np.ndarray) and value.size and _floating(value) for value in outputs.values()):
         return dict(outputs)
@@ -47,9 +50,11 @@ def _of_parameters(name: str, array: np.ndarray, inputs: Arrays) -> Iterator[tup
 
 
 def _of_mask(name: str, array: np.ndarray, inputs: Arrays) -> Iterator[tuple[str, np.ndarray]]:
-    """Yields the share of what is dropped; the least and largest factor of what is kept; for every axis, the correlation of neighbours.
+    """Yields the share of dropped entries, the least and largest factor of kept ones, and the
+    correlation of neighbours per axis.
 
-    It is 1 if one mask is shared along an axis and 0 if the entries are independent. x holds no zero.
+    The correlation is 1 if a mask is shared along an axis and 0 if its entries are independent. x
+    has no zeros.
     """
     x = inputs["x"].astype(np.float64)
     yield "shape", np.array(array.shape)
@@ -66,7 +71,7 @@ def _of_mask(name: str, array: np.ndarray, inputs: Arrays) -> Iterator[tuple[str
     yield from ((statistic, np.asarray(value, dtype=array.dtype)) for statistic, value in values.items())
 
 
-# component -> the statistics of one array of its answer
+# component -> the statistics of one of its outputs
 RANDOM: dict[str, Callable[[str, np.ndarray, Arrays], Iterator[tuple[str, np.ndarray]]]] = {
     "initialise": _of_parameters,
     "random_dropout": _of_mask,

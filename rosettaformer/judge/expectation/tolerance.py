@@ -1,13 +1,17 @@
 """The tolerance of a case, derived from the reference itself.
 
-r is the float64 reference on the inputs rounded to the dtype. c_i is the same reference computed in the dtype, with its additions in
-another order. The differences between the c_i and r are what plain arithmetic of that dtype costs on this case; a port may cost MAX_FACTOR
-times as much. If an output has many elements, its largest error shows how large an error may be; if it is one number, or a gradient, whose
-elements all depend on the same few roundings, four orders do not show it, and the c_i are also taken in SHUFFLES random orders, as those
-of a whole model's short prompt are, and in STEPPED those of steps of training, whose outputs are many; of a search, which scores few
-answers, in SEARCHED, and there the c_i make the choices of r, so that they score the same answers. For random draws r is the mean of DRAWS
-seeds and the c_i are what each seed gives.
-An output that zeros would pass although they are wrong shows nothing, and is not comparable (`Expectation.incomparable`).
+r is the float64 reference on the inputs rounded to the dtype. c_i is the same reference computed in
+the dtype, with its additions in another order. The differences between the c_i and r are the
+rounding errors of plain arithmetic in the dtype on this case; a port's may be MAX_FACTOR times as
+large.
+
+Four orders suffice for an output with many elements. A single number, and a gradient whose elements
+all depend on the same few roundings, also use SHUFFLES random orders, as do short prompts of whole
+models. Training steps, with their many outputs, use STEPPED. Searches, which score few hypotheses,
+use SEARCHED, and there the c_i replay the choices of r so that they score the same hypotheses. For
+random components r is the mean over DRAWS seeds and the c_i are the single draws.
+
+An output that wrong zeros would pass is not comparable (`Expectation.incomparable`).
 """
 
 import dataclasses
@@ -23,7 +27,7 @@ from . import components, statistics
 from .choices import Chooser, Key, Replay, chosen_by
 from .orders import GRADIENT_ORDERS, ORDERS, TF32_ORDERS, order, shuffled
 
-Answer = Callable[..., dict[str, np.ndarray]]  # of a case; of a search also of what is entered while it runs
+Answer = Callable[..., dict[str, np.ndarray]]  # takes a case; for a search also a context manager to enter while it runs
 Error = tuple[np.dtype, float, float]  # the dtype of a run, its largest error, its root mean square error
 
 MAX_FACTOR = 4.0
@@ -34,18 +38,18 @@ FEW = 200  # tokens of a prompt
 
 @dataclass(frozen=True)
 class Expectation:
-    """One output of the reference: its value in float64, its dtype, and the errors of plain arithmetic in that dtype."""
+    """One output of the reference: float64 value, dtype, and the dtype's plain errors."""
 
     reference: np.ndarray
     dtype: np.dtype
     noise: float  # max_i max |c_i - r|; infinite or NaN if one of the c_i overflows
     noise_rmse: float  # max_i rmse(c_i, r)
     unit: float  # one ulp of the largest |r| in the dtype
-    note: str = ""  # why a differing answer differs
-    hidden: str = ""  # why a passing answer nevertheless shows nothing
-    whole: float = 0.0  # if r is zero, the largest |r| of everything that this output is a part of
-    lower: str = ""  # the lower precision whose cost the noise is
-    own: float = 0.0  # what the dtype itself allows, where the noise is that of a lower precision
+    note: str = ""  # why a differing output differs
+    hidden: str = ""  # why a passing output is vacuous
+    whole: float = 0.0  # if r is zero, the largest |r| of everything that this output is part of
+    lower: str = ""  # the lower precision that the noise belongs to
+    own: float = 0.0  # the dtype's own bound, if the noise belongs to a lower precision
 
     @property
     def bound(self) -> float:
@@ -54,14 +58,14 @@ class Expectation:
 
     @property
     def bound_rmse(self) -> float:
-        """The largest root mean square error that passes; for one number, and for a part that is zero, only the largest error counts."""
+        """The largest RMS error that passes; single numbers and zero parts use `bound`."""
         if self.reference.size == 1 or self.whole:
             return self.bound
         return RMSE_FACTOR.get(self.dtype.itemsize, 0) * self.noise_rmse + self.unit
 
     @property
     def plain_error(self) -> float:
-        """What a ratio of 1 stands for: the noise, at least the half ulp to which a result can be rounded."""
+        """The error that a ratio of 1 stands for: the noise, but at least half an ulp."""
         return max(self.noise, self.unit / 2)
 
     @property
@@ -71,7 +75,7 @@ class Expectation:
 
     @property
     def incomparable(self) -> str:
-        """Why no answer can be judged: zeros would pass, or r is zero in every order; empty if one can."""
+        """Why no output can be compared: for example, zeros would pass; empty if outputs can."""
         if not self.reference.size:
             return "it is empty"
         if self.dtype.kind in "biu":
@@ -95,12 +99,13 @@ class Expectation:
 Expectations = dict[str, Expectation]
 
 
-@np.errstate(over="ignore", invalid="ignore")  # if the dtype overflows, nothing is comparable
+@np.errstate(over="ignore", invalid="ignore")  # overflow makes an output incomparable
 def expect(case: Case, answer: Answer = components.answer, rounded: bool = False, random_orders: bool = False) -> Expectations:
-    """Returns the expectation of every output of a case that has been cast to its dtype.
+    """Returns the expectations of all outputs of a case cast to its dtype.
 
-    answer: what stands in for the reference, such as the reference with a defect in it. rounded: r is its answer in the case's own dtype,
-    for what differs from the reference only in rounding. random_orders: random orders are used as for gradients, whatever the component.
+    answer: replaces the reference, for example with an altered one. rounded: r is computed in the
+    case's own dtype, for alterations that only change rounding. random_orders: use random orders
+    for any component, as for gradients.
     """
     if case.component in statistics.RANDOM:
         return _of_draws(case, answer)
@@ -122,12 +127,12 @@ def _has_gradients(case: Case) -> bool:
 
 
 def _is_short(case: Case) -> bool:
-    """Whether it is a whole model in float32 or float64 at few tokens: one of them, whose sums cancel, may have most of the error."""
+    """Whether it is a short prompt, where one token may have most of the error."""
     return bool(case.folder) and numpy_dtype(case.dtype).itemsize > 2 and all(np.size(value) <= FEW for value in case.inputs.values())
 
 
 def in_orders(run: Callable[[], Any], orders: Iterable[dict[str, Callable]]) -> list[Any]:
-    """Returns what the reference gives in each of these summation orders."""
+    """Returns the results of a run in each of these summation orders."""
     found = []
     for replacements in orders:
         with order(replacements):
@@ -147,11 +152,13 @@ def _in_orders(case: Case, answer: Answer, reference: Mapping[str, np.ndarray], 
 
 
 def _with_zeros(case: Case, answer: Answer, reference: Mapping[str, np.ndarray], found: Expectations) -> Expectations:
-    """Returns a gradient's expectations, with its zero parts made as large as the whole gradient, since their terms are.
+    """Returns a gradient's expectations, with zero parts scaled like the whole gradient, as their
+    terms are.
 
-    A part is zero if float64 cannot tell it from zero: no |r| is above the bound of float64. The gradient of a key's bias is zero, since
-    softmax does not change with it. What is left of its terms are the roundings of a few sums, the same in all of its elements, so that, as
-    for one number, only the largest error counts.
+    A part is zero if no |r| exceeds the bound of float64. For example, the gradient of a key bias
+    is zero, since the softmax does not depend on it. What remains of its terms are the rounding
+    errors of a few sums, equal in all elements, so that only the largest error counts, as for a
+    single number.
     """
     doubtful = [name for name, expectation in found.items() if np.isfinite(expectation.bound) and expectation.incomparable]
     if not doubtful:
@@ -164,14 +171,14 @@ def _with_zeros(case: Case, answer: Answer, reference: Mapping[str, np.ndarray],
 
 
 def chosen(case: Case, chooser: Chooser, answer: Answer = components.answer, rounded: bool = False) -> dict[str, np.ndarray]:
-    """Returns r of a search whose choices the chooser makes."""
+    """Returns r of a search with the chooser's choices."""
     return answer(case if rounded else case.at("float64"), chosen_by(chooser))
 
 
 def searched(
     case: Case, made: Mapping[Key, Any], reference: Mapping[str, np.ndarray], answer: Answer = components.answer
 ) -> tuple[Expectations, list[dict[Key, np.ndarray]]]:
-    """Returns the expectation of a search with these choices, whose r is the reference, and the scores by which each order chooses."""
+    """Returns the expectations of a search, and the scores in each order. reference: r."""
     runs, scores = [], []
     for replacements in _orders(case) + [shuffled(seed) for seed in range(SEARCHED)]:
         replay = Replay(made)
@@ -187,26 +194,26 @@ def _orders(case: Case) -> list[dict[str, Callable]]:
 
 
 def _of_draws(case: Case, answer: Answer) -> Expectations:
-    """Returns what is expected of statistics of random numbers: their mean over DRAWS seeds, and how far one draw lies from it."""
+    """Returns the expectations of random statistics: mean and spread over DRAWS seeds."""
     draws = [answer(dataclasses.replace(case, inputs=dict(case.inputs) | {"seed": seed})) for seed in range(DRAWS)]
     result = {}
     for name, first in draws[0].items():
         runs = [draw[name] for draw in draws]
         mean = first if first.dtype.kind in "iu" else np.mean([run.astype(np.float64) for run in runs], axis=0)
         result[name] = expectation(np.asarray(mean), runs)
-    arrays: dict[str, float] = {}  # the largest statistic of each array, of which a zero mean or correlation is one
+    arrays: dict[str, float] = {}  # the largest statistic of each array; its mean or correlation may be zero
     for name, one in result.items():
         arrays[name.rpartition(".")[0]] = max(arrays.get(name.rpartition(".")[0], 0.0), one.largest if one.dtype.kind not in "biu" else 0.0)
     return {name: dataclasses.replace(one, whole=arrays[name.rpartition(".")[0]]) for name, one in result.items()}
 
 
 def expectation(reference: np.ndarray, runs: list[np.ndarray]) -> Expectation:
-    """Returns what is expected of an output whose float64 value is the reference, if plain arithmetic gave these values in the dtype."""
+    """Returns an expectation. reference: the float64 value. runs: plain values in the dtype."""
     return _expectation(reference, [_error(reference, run) for run in runs])
 
 
 def _error(reference: np.ndarray, run: np.ndarray) -> Error:
-    """Returns the dtype of a run, its largest error and its root mean square error."""
+    """Returns the dtype, the largest error and the root mean square error of a run."""
     if run.dtype.kind in "biu" or not reference.size:
         return run.dtype, 0.0, 0.0
     finite = np.isfinite(reference)
@@ -231,7 +238,7 @@ def _expectation(reference: np.ndarray, errors: Sequence[Error]) -> Expectation:
 
 
 def ulp(value: float, dtype: Any) -> float:
-    """Returns the distance from |value| to the next number of the dtype; at least its smallest normal number."""
+    """Returns the distance from |value| to the next number, at least the smallest normal one."""
     kind = numpy_dtype(str(dtype))
     limits = ml_dtypes.finfo(kind)
     return max(float(np.spacing(np.asarray(min(abs(value), 0.75 * float(limits.max)), dtype=kind))), float(limits.smallest_normal))

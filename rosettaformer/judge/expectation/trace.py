@@ -1,4 +1,4 @@
-"""Records the reference's calls: every component call of one run of the reference, by canonical path."""
+"""Records every component call in a run of the reference, by canonical path."""
 
 import inspect
 import re
@@ -18,11 +18,12 @@ from .paths import SCOPES, Paths, joined, watched
 
 @dataclass(frozen=True)
 class TracedCall:
-    """One call of a component within a run of the reference.
+    """One component call in a run of the reference.
 
-    path: the canonical path, such as `encoder.layers.0.self_attention`; empty for the component of the case itself. parent: the path of the
-    calling component. inputs: by the reference's argument names, without those that come from the config or have their default. parameters:
-    by canonical name, relative to the component. output: of a pair the first.
+    path: the canonical path, such as `encoder.layers.0.self_attention`; empty for the case's own
+    component. parent: the path of the calling component. inputs: by the reference's argument names,
+    without config arguments and defaults. parameters: by canonical name, relative to the component.
+    output: the output, or the first of a pair.
     """
 
     path: str
@@ -40,7 +41,7 @@ class TracedCall:
         return self.path or self.component
 
     def case(self, dtype: str = "float64") -> Case:
-        """Returns the same call as a case of its component, in that dtype, on the device and in the mode of the whole run."""
+        """Returns the call as a case in that dtype, on the run's device and in its mode."""
         name = f"{self.origin.name}@{self.path}" if self.path else self.origin.name
         shared = tuple(kernel for kernel in self.parameters if joined(self.path, kernel) in self.origin.shared)
         case = Case(name, self.component, self.config, self.inputs, self.parameters, shared=shared)
@@ -48,21 +49,23 @@ class TracedCall:
 
 
 def arrays(inputs: Mapping[str, Any]) -> list[np.ndarray]:
-    """Returns the inputs that a teacher-forced component is given: the floating ones in order, or the integer ones if there are none."""
+    """Returns the inputs of a teacher-forced component: the floating-point or integer arrays."""
     numbers = [value for value in inputs.values() if isinstance(value, np.ndarray) and value.dtype.kind != "b"]
     floating = [value for value in numbers if value.dtype.kind not in "iu"]
     return floating or numbers
 
 
 def record(case: Case, instead: Callable[[TracedCall], np.ndarray | None] = lambda call: None) -> dict[str, TracedCall]:
-    """Returns the calls of the reference's run on the case, in the case's dtype, by path in the order in which the components finish.
+    """Returns the calls of the reference's run on the case, in its dtype, by path in the order in
+    which they finish.
 
-    instead: returns what a component gives in place of its output, before anything reads it; None keeps the output.
+    instead: returns a replacement for a component's output before anything reads it; None keeps the
+    output.
     """
     recorder = _Recorder(case, instead)
     with watched(recorder.run, rotated=recorder.paths.rotated):
         outputs = components.answer(case)
-    if case.inputs.get("skip_padding"):  # which the whole answer applies to what the model gives
+    if case.inputs.get("skip_padding"):  # applied to the model's output outside of its call
         recorder.calls[""] = replace(recorder.calls[""], output=outputs["output"])
     return recorder.calls
 
@@ -73,7 +76,7 @@ class _Recorder:
         self._case, self._instead, self.paths = case, instead, Paths()
 
     def run(self, component: str, function: Callable, *args: Any, **options: Any) -> Any:
-        """Calls the function of a component, and records the call; a scope only says which embedding is meant."""
+        """Calls a component's function and records the call; scopes only name the embedding."""
         parent = self.paths.parent
         path, result = self.paths.run(component, function, args, options)
         if component in SCOPES or (not path and path in self.calls):
@@ -93,10 +96,10 @@ class _Recorder:
             flat = self._stored_head(self._case.parameters, flat)
         if component == "embedding" and flat["table"].shape[0] != config.source_vocabulary:
             config = config.replace(source_vocabulary=flat["table"].shape[0])
-        if component in ("layer_norm", "rms_norm"):  # of any width, that of queries and keys among them
+        if component in ("layer_norm", "rms_norm"):  # of any width, such as the norms of queries and keys
             flat = changed(flat, lambda name, value: value.reshape(-1))
             config = config.replace(model_width=flat["scale"].size)
-        if component == "dropout":  # of any site: the case's rate is that of a dropout on its own
+        if component == "dropout":  # at any site: a dropout case takes its rate from the config
             config = config.replace(dropout_rate=given["rate"])
         return TracedCall(
             path=path,
@@ -110,7 +113,7 @@ class _Recorder:
         )
 
     def _inputs(self, path: str, component: str, given: Mapping[str, Any]) -> dict[str, Any]:
-        """Returns the arguments that have a value and that a case does not take from its config."""
+        """Returns the arguments that have a value and do not come from the config."""
         whole = not path and component == self._case.component  # the case's own call
         flat = parameters.nest(self._case.inputs) if whole else calls.as_of_case(component, given, self._place(path, given))
         no_inputs = {"parameters", "config", "return_weights", *components.config_arguments(component, self._case.config, self._case.dtype)}
@@ -122,7 +125,7 @@ class _Recorder:
         return {name: value for name, value in others.items() if not isinstance(value, Mapping) or value}
 
     def _place(self, path: str, given: Mapping[str, Any]) -> dict[str, Any]:
-        """Returns the layer of an attention or of a layer of a stack, and the positions of its tokens, by which it rotates."""
+        """Returns the layer index of an attention or layer, and its positions for rotation."""
         if "attending" in given and (rotation := given["attending"].rotation) is not None:
             return self.paths.rotations[id(rotation)]
         if not path:
@@ -131,9 +134,7 @@ class _Recorder:
         return {"layer": None if "cross_attention" in path else int(index[1]) if index else 0}
 
     def _stored_head(self, stored: Stored, flat: Mapping[str, np.ndarray]) -> Mapping[str, np.ndarray]:
-        """Returns the head's parameters as they are stored: what the reference is given holds the
-        tied kernel, the largest array.
-        """
+        """Returns the head's stored parameters instead of a copy with the tied kernel."""
         tied = parameters.ties(self._case.config).get("logits.kernel", "")
         names = {name: tied if tied and name == "kernel" else f"logits.{name}" for name in flat}
         if not all(name in stored for name in names.values()):
@@ -142,5 +143,5 @@ class _Recorder:
 
 
 def _own(value: Any) -> Any:
-    """Returns an array in C order, anything else unchanged: the reference passes views, such as the tied logits table, transposed."""
+    """Returns an array in C order, anything else unchanged: the reference passes views."""
     return np.asarray(value, order="C") if isinstance(value, np.ndarray) else value

@@ -1,4 +1,4 @@
-"""What is asked and is no component of a model: steps of training, a model's loss, vectors of whole texts."""
+"""Cases beyond the components: training steps, a model's loss, vectors of whole texts."""
 
 import functools
 from collections.abc import Mapping
@@ -13,7 +13,7 @@ from reference_numpy.training import Trainer
 from reference_numpy.values import Text
 
 Tree = Mapping[str, Any]
-SHORTEST = 1e-12  # length by which a vector is divided at least
+SHORTEST = 1e-12  # least length that a vector is divided by
 
 
 def training_steps(
@@ -25,10 +25,12 @@ def training_steps(
     keep: Tree | None = None,
     recompute: bool = False,
 ) -> dict[str, Any]:
-    """Returns the loss before each step of training and the parameters after the last: `losses` `n` and `parameters`, a tree.
+    """Returns the loss before each training step and the parameters after the last one: `losses`
+    `n` and `parameters`, a tree.
 
-    source `n b s`, or None; target `n b t`, or of a model of classes `n b`; keep: keep masks, each with a leading n. recipe: the fields of
-    `Recipe`. recompute: activations in the backward pass, a choice of frameworks. Raises ValueError as `Trainer`.
+    source: `n b s` or None. target: `n b t`, or `n b` for a classifier. keep: keep masks, each with
+    a leading n. recipe: the fields of `Recipe`. recompute: recompute activations in the backward
+    pass, as frameworks may. Raises ValueError like `Trainer`.
     """
     flat, masks = flatten(parameters), flatten(keep or {})
     trainer = Trainer(config, Recipe(**recipe), flat, recompute=recompute)
@@ -47,9 +49,11 @@ def training_steps(
 def training(
     parameters: Tree, config: TransformerConfig, target: np.ndarray, source: None = None, target_mask_bt: np.ndarray | None = None
 ) -> dict[str, Any]:
-    """Returns the mean of -log p over the labels of real tokens, and its gradients: `loss` and `parameters`, a tree.
+    """Returns the mean of -log p over the labels of real tokens, and its gradients: `loss` and
+    `parameters`, a tree.
 
-    The label at a position is the next token; it counts where both are real (target_mask_bt, True = real).
+    The label at a position is the next token; it counts if both tokens are real (target_mask_bt,
+    True = real).
     """
     real_bt = np.ones(target.shape, bool) if target_mask_bt is None else target_mask_bt
     input_bt, label_bt = loss.teacher_forcing(target)
@@ -68,7 +72,7 @@ def mean(
     source_mask_bs: np.ndarray | None = None,
     segment_bs: np.ndarray | None = None,
 ) -> np.ndarray:
-    """`y = sum_s m_s x_s / sum_s m_s`, the mean vector `b d` of the real tokens; x of `encode`, m 1 at real tokens and 0 at padding."""
+    """`y = sum_s m_s x_s / sum_s m_s`, the mean vector `b d` of the real tokens; x from `encode`, m 1 at real tokens and 0 at padding."""
     x_bsd = transformer.encode(parameters, config, Text(source, source_mask_bs, segment_bs))
     real_bs = mask.token_mask(source, config.padding_id) if source_mask_bs is None else source_mask_bs
     weight_bs = real_bs.astype(x_bsd.dtype)
@@ -78,7 +82,7 @@ def mean(
 
 @functools.wraps(mean, assigned=())
 def unit_mean(*args: Any, **options: Any) -> np.ndarray:
-    """`y / |y|` of `mean`, a vector `b d` of length 1."""
+    """`y / |y|` with y from `mean`, a vector `b d` of length 1."""
     y_bd = mean(*args, **options)
     length_b1 = np.sqrt(arithmetic.sum(y_bd * y_bd, axis=1))
     return arithmetic.divide(y_bd, length_b1.clip(SHORTEST))

@@ -11,18 +11,18 @@ from ..runner import describe_ports
 from ..summary import Summary
 from . import junit
 
-STDOUT = "-"  # instead of a JSON file
+STDOUT = "-"  # in place of a JSON file
 
 
 def require(paths: Iterable[Path]) -> None:
-    """Raises ValueError, before a long run, if a report could not be written after it."""
+    """Raises ValueError before a long run if a report could not be written after it."""
     for path in paths:
         if str(path) != STDOUT:
             atomic.require(path)
 
 
 def write(summary: Summary, json_file: Path | None, junit_file: Path | None) -> None:
-    """Writes the results as JSON and as JUnit, where they are asked for."""
+    """Writes the results as JSON and JUnit files, if named."""
     if json_file:
         write_json(json_file, summary.to_dict())
     if junit_file:
@@ -30,7 +30,7 @@ def write(summary: Summary, json_file: Path | None, junit_file: Path | None) -> 
 
 
 def write_html(summary: Summary, path: Path, ports: Sequence[str], diagnoses: Mapping[str, Diagnosis]) -> None:
-    """Writes the page of the results. ports: those that it describes; diagnoses: of those that fail."""
+    """Writes the results as an HTML page. ports: those to describe. diagnoses: of failing ones."""
     from . import html
 
     findings = {port: diagnosis.findings for port, diagnosis in diagnoses.items()}

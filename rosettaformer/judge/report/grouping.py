@@ -1,4 +1,4 @@
-"""Groups what reports say once instead of many times: components that a port does not cover, reasons, and equal messages."""
+"""Groups what reports print once: uncovered components, reasons, and equal messages."""
 
 import re
 from collections import Counter
@@ -12,14 +12,14 @@ from ..summary import Summary
 SHORT = {"float64": "f64", "float32": "f32", "bfloat16": "bf16", "float16": "f16"}
 
 
-# how a reason begins -> what to write in the port
+# start of a reason -> what to write in the port
 REMEDIES = {
-    re.escape(undefined("")) + r"\d+ components": "define those that the port has",
+    re.escape(undefined("")) + r"\d+ components": "define those that your model has",
     re.escape(undefined("")) + r"(\w+)": r"define \1",
     re.escape(without("")) + r"(\w+)": r'add "\1" to `dtypes`',
-    r"the port declares (\w+)": r"remove the declaration of `\1`, if the port can do it",
-    r"the function that load\(folder\) returns has no attribute (\w+)": r"give it the attribute `\1`",
-    r"the function that load\(folder\) returns does not take (\w+)": r"let the function take \1",
+    r"the port declares (\w+)": r"remove the declaration of `\1` if the port supports it",
+    r"the function that load\(folder\) returns has no attribute (\w+)": r"give the returned function an attribute `\1`",
+    r"the function that load\(folder\) returns does not take (.+)": r"add the argument \1 to the function",
     r"the port pins suite release (\d+)": "pin a later release, or remove `suite`",
     re.escape(ON_ONE_DEVICE): "define `on_mesh`, or let `load` take a mesh",
 }
@@ -27,7 +27,7 @@ REMEDIES = {
 
 @dataclass(frozen=True)
 class Reason:
-    """Why n results of a port were not compared."""
+    """Why a number of results of a port were skipped."""
 
     port: str
     status: Status
@@ -36,7 +36,7 @@ class Reason:
 
     @property
     def remedy(self) -> str:
-        """What to write in the port so that they are compared; empty if it cannot give them."""
+        """The code to write in the port so that they can be compared; empty if nothing helps."""
         if self.status != Status.NOT_COVERED:
             return ""
         found = ((re.match(pattern, self.text), remedy) for pattern, remedy in REMEDIES.items())
@@ -44,7 +44,7 @@ class Reason:
 
 
 def uncovered(summary: Summary) -> dict[str, list[str]]:
-    """Returns, by port, the components of which it covers nothing."""
+    """Returns, by port, the components that it does not cover at all."""
     covered = {(result.port, result.component) for result in summary.results if result.status != Status.NOT_COVERED}
     found: dict[str, list[str]] = {}
     for port, component in dict.fromkeys((result.port, result.component) for result in summary.results if result.component):
@@ -54,13 +54,13 @@ def uncovered(summary: Summary) -> dict[str, list[str]]:
 
 
 def shown_rows(summary: Summary) -> list[tuple[str, str]]:
-    """Returns the rows of a matrix, component and dtype, of which some port covers something."""
+    """Returns the rows of the results table (component and dtype) that some port covers."""
     covered = {(result.component, result.dtype) for result in summary.results if result.status != Status.NOT_COVERED}
     return [row for row in summary.rows if row in covered]
 
 
 def reasons(summary: Summary) -> list[Reason]:
-    """Returns why results were not compared; for each port, the components that it does not define make one reason."""
+    """Returns the reasons for skipping; all components that a port lacks share one reason."""
     missing: dict[str, dict[str, None]] = {}
     for result in summary.left:
         if result.message == undefined(result.component):
@@ -75,8 +75,9 @@ def reasons(summary: Summary) -> list[Reason]:
 
 
 def alike(results: Iterable[Result]) -> list[list[Result]]:
-    """Returns the results in groups of equal port, status and message, in the order of their first results; one without a message is its
-    own group.
+    """Returns the results grouped by port, status and message, in the order of their first results.
+
+    A result without a message is a group of its own.
     """
     groups: dict[tuple[object, ...], list[Result]] = {}
     for number, result in enumerate(results):
@@ -85,5 +86,5 @@ def alike(results: Iterable[Result]) -> list[list[Result]]:
 
 
 def where(result: Result, port: bool = True) -> str:
-    """Returns which case a result is about, and how it was run."""
+    """Returns the case of a result and how it was run."""
     return " ".join(filter(None, (result.port if port else "", result.case, result.dtype, result.mode, result.place)))

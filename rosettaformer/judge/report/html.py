@@ -1,4 +1,4 @@
-"""Renders the results as one self-contained HTML page, which needs no network."""
+"""Renders the results as one self-contained HTML page."""
 
 import datetime
 import math
@@ -31,8 +31,8 @@ def render(
 ) -> str:
     """Renders the page.
 
-    ports: what every port says about itself, see `runner.describe_ports`. findings: what diagnosis found, by port. divergences: where ports
-    first diverge, with the tree of their components.
+    ports: the description of every port, see `runner.describe_ports`. findings: the findings of
+    diagnosis, by port. divergences: where ports first diverge, with the trees of their components.
     """
     templates = pages.environment(__package__)
     templates.filters["significant"] = significant
@@ -45,7 +45,7 @@ def render(
 
 
 def context(summary: Summary, findings: Mapping[str, Sequence[Finding]] | None = None) -> dict[str, Any]:
-    """Returns what the templates of the matrix, the lists and the cases take, and the `data` of their script."""
+    """Returns the variables of the templates, and the `data` of their script."""
     uncovered = grouping.uncovered(summary)
     return {
         "summary": summary,
@@ -75,20 +75,20 @@ def _environment(summary: Summary, ports: Mapping[str, tuple[str, Any]]) -> Iter
 
 
 def _groups(summary: Summary) -> list[dict[str, Any]]:
-    """Returns the columns of the matrix: port, mode and device, and below each its dtypes."""
+    """Returns the columns of the results table: port, mode and device, each with its dtypes."""
     dtypes = [dtype for dtype in SHORT if any(row[1] == dtype for row in grouping.shown_rows(summary))]
     return [{"port": port, "mode": mode, "device": device, "dtypes": dtypes} for port, mode, device in summary.columns]
 
 
 def _matrix(summary: Summary) -> list[dict[str, Any]]:
-    """Returns the rows of the matrix: a component and its cells, in the order of the columns."""
+    """Returns the rows of the results table: a component and its cells by column."""
     columns = [((group["port"], group["mode"], group["device"]), dtype) for group in _groups(summary) for dtype in group["dtypes"]]
     components = dict.fromkeys(component for component, _ in grouping.shown_rows(summary))
     return [{"component": name, "cells": [_cell(summary, name, dtype, column) for column, dtype in columns]} for name in components]
 
 
 def _cell(summary: Summary, component: str, dtype: str, column: tuple[str, str, str]) -> dict[str, Any]:
-    """Returns what one cell shows: its kind (its colour), its text, its statuses, and its link."""
+    """Returns the kind (which gives the colour), text, statuses and link of a cell."""
     (port, mode, device), cell = column, summary.cell((component, dtype), column)
     counts, ratio = cell.counts, cell.ratio
     kind = "fail" if cell.failed else "accepted" if cell.accepted else "pass" if cell.passed else "other" if counts else "none"
@@ -109,12 +109,12 @@ def _cell(summary: Summary, component: str, dtype: str, column: tuple[str, str, 
 
 
 def _link(name: str, port: str, dtype: str, mode: str, device: str) -> str:
-    """Returns the fragment that opens a case (by its id) or a cell (by its component)."""
+    """Returns the URL fragment that opens a case (by its id) or a cell (by its component)."""
     return f"#{quote(name)}?" + urlencode({"port": port, "dtype": dtype, "mode": mode, "device": device}, quote_via=quote)
 
 
 def _data(summary: Summary, uncovered: Mapping[str, Sequence[str]], findings: Mapping[str, Sequence[Finding]]) -> dict[str, Any]:
-    """Returns what the page's script reads: every result except those of components that a port does not cover at all, and the findings."""
+    """Returns the data of the page's script: findings, and results of covered components."""
     results = [result for result in summary.results if result.component not in uncovered.get(result.port, ())]
     rows = [{name: getattr(result, name) for name in SHOWN} | {"device": result.place} for result in results]
     texts = [{"port": port, "component": finding.component, "text": finding.text} for port, found in findings.items() for finding in found]
@@ -122,12 +122,12 @@ def _data(summary: Summary, uncovered: Mapping[str, Sequence[str]], findings: Ma
 
 
 def described(about: Mapping[str, Any]) -> str:
-    """Returns what a port that is ready says of its framework, in words: versions, devices and the precision of products."""
+    """Returns the description of a started port: versions, devices, matmul precision."""
     versions = ", ".join(f"{name} {number}" for name, number in about.get("version", {}).items())
     devices, precision = ", ".join(about.get("devices", ())), about.get("precision", "")
     return "; ".join(filter(None, (versions, devices and f"on {devices}", precision and f"matmul {precision}"))) or "ready"
 
 
 def significant(value: float | None) -> str:
-    """Returns the number to three digits; a dash if there is none."""
+    """Returns the number with three digits, or a dash if there is none."""
     return "–" if value is None or math.isnan(value) else f"{value:.3g}"

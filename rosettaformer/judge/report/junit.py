@@ -1,6 +1,7 @@
-"""Renders the results as JUnit XML, as CI servers read it: one test suite per port, one test case per result.
+"""Renders the results as JUnit XML for CI servers: one test suite per port, one test case per
+result.
 
-Results that were not compared for the same reason are one skipped test case per component, however many cases there are.
+Results of a component that were skipped for the same reason make one skipped test case.
 """
 
 import platform
@@ -14,18 +15,18 @@ from ..case import SUITE_RELEASE
 from ..runner import Result
 from ..status import Status
 from ..summary import Summary
-from . import grouping
+from . import grouping, words
 
 KINDS = {Status.PASS: "", Status.DIFFERS: "failure", Status.STALE: "failure", Status.ERROR: "error", Status.CRASH: "error",
          Status.HANG: "error", Status.NOT_STARTED: "error"}  # fmt: skip  # else skipped
-FORBIDDEN = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")  # what XML 1.0 cannot hold, escaped or not
+FORBIDDEN = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")  # not allowed in XML 1.0, not even escaped
 
 
 def render(summary: Summary) -> str:
-    """Renders the document. A suite named rosettaformer beside the ports' suites fails if too little was compared."""
+    """Renders the document, with a suite rosettaformer that fails if too little was compared."""
     root = Element("testsuites", name="rosettaformer")
     run = _suite(root, "rosettaformer", summary)
-    _case(run, "rosettaformer", "enough was compared", "failure" if summary.shortage else "", "differs", summary.shortage)
+    _case(run, "rosettaformer", words.ENOUGH, "failure" if summary.shortage else "", "differs", summary.shortage)
     for port in dict.fromkeys(result.port for result in summary.results):
         suite = _suite(root, port, summary)
         for results in _entries(summary, port):
@@ -51,7 +52,7 @@ def _suite(root: Element, name: str, summary: Summary) -> Element:
 
 
 def _entries(summary: Summary, port: str) -> Iterable[list[Result]]:
-    """Returns the entries of a port's results; those of one component that were not compared for one reason are one entry."""
+    """Returns a port's results as entries; equally skipped results of a component share one."""
     left = {id(result) for result in summary.left}
     entries: dict[object, list[Result]] = {}
     for result in summary.results:
@@ -88,5 +89,5 @@ def _count(element: Element, suites: Sequence[Element]) -> None:
 
 
 def _printable(text: str) -> str:
-    """Returns the text with every character that XML cannot hold written as its code."""
+    """Returns the text with every character that XML does not allow replaced with its code."""
     return FORBIDDEN.sub(lambda match: f"\\x{ord(match[0]):02x}", text)

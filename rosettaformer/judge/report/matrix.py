@@ -1,7 +1,6 @@
-"""Prints the matrix, and the tree of a port's components with the error beside each, on a terminal."""
+"""Prints the results table and the tree of a port's components on a terminal."""
 
 import math
-import shlex
 from collections.abc import Sequence
 
 from rich import box
@@ -9,22 +8,20 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Column, Table
 
-from ..case import SUITE_RELEASE
 from ..compare import Comparison
 from ..diagnosis.divergence import Backward, Divergence, Row
-from ..expectation.tolerance import MAX_FACTOR
-from ..ports.command import PREFIX
 from ..runner import Result
 from ..status import UNANSWERED, UNLOADED, UNSTARTED, Status
 from ..summary import Cell, Summary
-from . import grouping
+from . import grouping, words
 from .grouping import SHORT
+from .words import duration as duration
 
 
 def render_tree(console: Console, divergence: Divergence) -> None:
-    """Prints the tree, the components of which the port shows nothing, and the sentence."""
+    """Prints the tree of components, those that could not be traced, and the conclusion."""
     first, free = Column("component", no_wrap=True), Column("free run", justify="right")
-    table = _columns(divergence, "largest", first, free, Column("on the reference's inputs", justify="right"), "")
+    table = _columns(divergence, "largest error", first, free, Column("on the reference's inputs", justify="right"), "")
     parents: list[str] = []
     for row in divergence.rows:
         parents = [*parents[: row.depth], row.path]
@@ -32,7 +29,8 @@ def render_tree(console: Console, divergence: Divergence) -> None:
     if divergence.rows:
         console.print(table)
     if divergence.untraced:
-        console.print(f"[yellow]no module was seen for[/] {', '.join(divergence.untraced)}", highlight=False, soft_wrap=True)
+        text, components = words.untraced(divergence.untraced)
+        console.print(f"[yellow]{text}[/] {components}", highlight=False, soft_wrap=True)
     if divergence.problem:
         console.print(f"[red]{escape(divergence.problem)}[/]", highlight=False, soft_wrap=True)
     colour = "green" if divergence.rows and divergence.first is None else "red"
@@ -40,9 +38,9 @@ def render_tree(console: Console, divergence: Divergence) -> None:
 
 
 def render_backward(console: Console, backward: Backward) -> None:
-    """Prints the components in backward order, each with its worst gradient, and the sentence."""
+    """Prints the components in backward order, each with its worst gradient, and the conclusion."""
     first, error = Column("component, in backward order", no_wrap=True), Column("error", justify="right")
-    table = _columns(backward, "gradients, largest", first, "worst gradient", error, "")
+    table = _columns(backward, "largest gradient error", first, "worst gradient", error, "")
     for row in backward.rows:
         name = f"[bold red]{escape(row.name)}[/]" if row.first else escape(row.name)
         table.add_row(name, row.worst, _excess(row.gradients.get(row.worst)), escape(row.message))
@@ -53,12 +51,12 @@ def render_backward(console: Console, backward: Backward) -> None:
 
 
 def _columns(found: Divergence | Backward, which: str, *columns: Column | str) -> Table:
-    title = escape(f"{found.port} {found.case} {found.dtype}: {which} error in units of what is allowed")
+    title = escape(words.tree_title(found.port, found.case, found.dtype, which))
     return Table(*columns, title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
 
 
 def _indented(row: Row, parents: list[str]) -> str:
-    """Returns the part of the path that is not in its parent's path, indented by its depth."""
+    """Returns the path relative to its parent's, indented by its depth."""
     around = parents[row.depth - 1] if row.depth else ""
     name = escape("  " * row.depth + row.name.removeprefix(f"{around}." if around else ""))
     return f"[bold red]{name}[/]" if row.first else name
@@ -72,103 +70,86 @@ def _excess(comparison: Comparison | None) -> str:
 
 
 def _note(row: Row) -> str:
-    notes = ["[bold red]the first divergence[/]"] if row.first else []
+    notes = [f"[bold red]{words.FIRST}[/]"] if row.first else []
     if row.inputs_agree is False:
-        notes.append("its inputs differ")
+        notes.append(words.OTHER_INPUTS)
     if row.message and (row.forced is None or not math.isfinite(row.forced.excess)):
         notes.append(escape(row.message))
     return "; ".join(notes)
 
 
-SHOWN, NAMED = 20, 3  # at most this many messages are printed, and of a message that many cases share at most this many cases
-LEGEND = (
-    "noise: plain NumPy's largest error in the dtype, against float64; a port's largest error stands in units of it.\n"
-    f"1.00: as accurate as plain NumPy; up to {MAX_FACTOR:g} passes."
-)
-# statuses of cases that have no answer and do not fail
+SHOWN, NAMED = 20, 3  # messages printed at most, and cases named per message
+# statuses of cases that have no output and do not fail
 WITHOUT = (
     Status.NOT_COVERED, Status.UNSUPPORTED, Status.MISSING, Status.NOT_STARTED, Status.LEFT_OVER, Status.SKIPPED, Status.NOT_RUN,
     Status.TOO_LARGE,
 )  # fmt: skip
-PARTLY = " (n/m): n of m cases were compared, the others are below."
 
 
 def render(console: Console, summary: Summary, seconds: float | None = None, options: Sequence[str] | None = ()) -> None:
-    """Prints the matrix, what failed, what is accepted although it fails, what was not compared, the totals, and what to do next; but not
-    why a port did not start, which is the command's error.
+    """Prints the results table, the failures, the expected failures, what was skipped, the verdict,
+    and the next command.
 
-    seconds: how long the run took. options: those of the run that `diagnose` needs, too; None if it cannot take the run.
+    Leaves out why a port did not start, which is the command's error. seconds: how long the run
+    took. options: those of the run that `diagnose` needs, too; None if it cannot diagnose the run.
     """
     if rows := grouping.shown_rows(summary):
         console.print(_table(summary, rows))
         cells = (summary.cell(row, column) for row in rows for column in summary.columns)
         partly = any(cell.left and cell.compared and not cell.failed for cell in cells)
-        console.print(LEGEND + PARTLY * partly, style="dim", highlight=False, soft_wrap=True)
-    _list(console, summary.failed, "red")
-    _list(console, summary.accepted, "yellow")
+        console.print(words.LEGEND + words.PARTLY * partly, style="dim", highlight=False, soft_wrap=True)
+    one_port = len({result.port for result in summary.results}) == 1
+    _list(console, summary.failed, "red", one_port)
+    _list(console, summary.accepted, "yellow", one_port)
     for result in _lower(summary):
-        console.print(f"[green]{escape(result.port)}[/]: at most {escape(result.message)}", highlight=False, soft_wrap=True)
-    _list_skipped(console, summary)
+        console.print(f"[green]{escape(result.port)}[/]: {escape(words.lower(result.message))}", highlight=False, soft_wrap=True)
+    _list_skipped(console, summary, one_port)
     colour = "green" if summary.conforms else "red"
-    took = f" in {duration(seconds)}" if seconds is not None else ""
-    console.print(f"[{colour}]{escape(summary.headline)}[/] (suite release {SUITE_RELEASE}){took}", highlight=False, soft_wrap=True)
+    verdict = f"[{colour}]{escape(words.headline(summary))}[/]{words.how_run(seconds)}"
+    console.print(verdict, highlight=False, soft_wrap=True)
     for port in _to_diagnose(summary) if options is not None else ():
-        command = " ".join([_named(port), *map(shlex.quote, options or ())])
-        console.print(f"next: rosettaformer diagnose {command}", highlight=False, markup=False, soft_wrap=True)
+        console.print(words.next_command(port, options or ()), highlight=False, markup=False, soft_wrap=True)
 
 
-def _list_skipped(console: Console, summary: Summary) -> None:
-    """Prints why results were not compared: first those that a line of code in the port would get, with what to write."""
+def _list_skipped(console: Console, summary: Summary, one_port: bool) -> None:
+    """Prints why comparisons were skipped, those that code in the port would enable first."""
     reasons = [reason for reason in grouping.reasons(summary) if reason.status != Status.NOT_STARTED]
     for reason in sorted(reasons, key=lambda reason: not reason.remedy):
-        why = f"by {reason.text}" if reason.status == Status.UNSUPPORTED else reason.text
-        line = f"[yellow]{escape(reason.port)}: {reason.status}[/] {escape(why)} ({reason.count})"
-        remedy = f" [cyan]{escape(f'to compare them: {reason.remedy}')}[/]" if reason.remedy else ""
-        console.print(line + remedy, highlight=False, soft_wrap=True)
+        what, why = words.skipped("" if one_port else reason.port, reason.status, reason.text, reason.count)
+        console.print(f"[yellow]{escape(what)}[/]: {escape(why)}", highlight=False, soft_wrap=True)
+        if reason.remedy:
+            console.print(f"  [cyan]{escape(words.remedy(reason.remedy))}[/]", highlight=False, soft_wrap=True)
     gained = sum(reason.count for reason in reasons if reason.remedy)
     if gained:
-        others = sum(reason.count for reason in reasons) - gained
-        text = f"{gained:,} of the skipped comparisons need only code in the port"
-        text += f"; the other {others:,} cannot be had from it" * bool(others)
+        text = words.within_reach(gained, sum(reason.count for reason in reasons) - gained)
         console.print(text, style="dim", highlight=False, soft_wrap=True)
 
 
 def _lower(summary: Summary) -> list[Result]:
-    """Returns, of each port of a lower precision, the case that passes with the largest error in units of its dtype's tolerance."""
+    """Returns each lower-precision port's passing case with the largest error."""
     passed = sorted((result for result in summary.passed if math.isfinite(result.beyond)), key=lambda result: result.beyond)
     return list({result.port: result for result in passed}.values())
 
 
 def _to_diagnose(summary: Summary) -> list[str]:
-    """Returns the ports that fail, but for outputs that were made elsewhere and ports that have not even started."""
+    """Returns the failing ports, without stored outputs and ports that did not start."""
     failing = dict.fromkeys(result.port for result in summary.failed if result.component and result.mode)
     silent = {result.port for result in summary.left if result.status == Status.SKIPPED and result.message in (UNLOADED, UNSTARTED)}
     answered = {result.port for result in summary.results if result.status not in (*UNANSWERED, *WITHOUT)}
     return [port for port in failing if port in answered or port not in silent]
 
 
-def duration(seconds: float) -> str:
-    """Returns a time in words: 12 s, 3 min 5 s."""
-    minutes, rest = divmod(round(seconds), 60)
-    return f"{minutes} min {rest} s" if minutes else f"{seconds:.1f} s" if seconds < 10 else f"{rest} s"
-
-
-def _named(port: str) -> str:
-    """Returns the port as our commands take it."""
-    return f"--command {shlex.quote(port.removeprefix(PREFIX))}" if port.startswith(PREFIX) else shlex.quote(port)
-
-
-def _list(console: Console, results: Sequence[Result], colour: str) -> None:
+def _list(console: Console, results: Sequence[Result], colour: str, one_port: bool) -> None:
     groups = grouping.alike(results)
     for group in groups[:SHOWN]:
         first = group[0]
-        text = grouping.where(first)
-        if len(group) > 1:
-            named = [grouping.where(result, port=False) for result in group[:NAMED]] + ["..."] * (len(group) > NAMED)
-            text = f"{first.port}: {len(group)} cases ({', '.join(named)})"
+        named = [grouping.where(result, port=False) for result in group[:NAMED]] + ["..."] * (len(group) > NAMED)
+        text = words.several("" if one_port else first.port, len(group)) if len(group) > 1 else grouping.where(first, not one_port)
         console.print(f"[{colour}]{first.status}[/] {escape(text)}: {escape(first.message)}", highlight=False, soft_wrap=True)
+        if len(group) > 1:
+            console.print(f"  {escape(', '.join(named))}", highlight=False, soft_wrap=True)
     if len(groups) > SHOWN:
-        console.print(f"... and {sum(map(len, groups[SHOWN:]))} more; --json has them all")
+        console.print(words.more_failures(sum(map(len, groups[SHOWN:]))))
 
 
 def _table(summary: Summary, rows: Sequence[tuple[str, str]]) -> Table:

@@ -1,4 +1,4 @@
-"""Where a model first diverges from the reference, forward and backward."""
+"""Finds where a model first diverges from the reference, in the forward and the backward pass."""
 
 from .component_tree import Divergence, Failure, Row
 from .forward import divergence

@@ -1,4 +1,4 @@
-"""What the runs of a port show of its components, and what that comes to."""
+"""Judges the components of a port from its traced runs."""
 
 import math
 from collections.abc import Iterator, Mapping
@@ -11,6 +11,7 @@ from ...case import Case
 from ...compare import Comparison, compare, heat_map, relative_error
 from ...ports.adapters.submodules import transposed
 from ...status import Kind
+from .. import words
 from .teacher import Teacher
 
 Activations = Mapping[str, Mapping[str, Any]]  # of the port, by canonical path: inputs, output, error, refused
@@ -18,11 +19,13 @@ Activations = Mapping[str, Mapping[str, Any]]  # of the port, by canonical path:
 
 @dataclass(frozen=True)
 class Row:
-    """One component of the tree that the port shows.
+    """One component in the tree of traced components.
 
-    depth: how many traced components it is within. free: its output in the free run, allowed for what plain arithmetic costs up to it.
-    forced: its output on the reference's inputs, allowed for what plain arithmetic costs within it; None where it could not be forced.
-    inputs_agree: whether its inputs in the free run are the reference's; None where they have no counterpart. first: the first divergence.
+    depth: the number of traced components around it. free: its output in the free run, with a
+    tolerance for all arithmetic up to it. forced: its output on the reference's inputs, with a
+    tolerance for the arithmetic within it; None if it could not be forced. inputs_agree: whether
+    its inputs in the free run match the reference; None if they have no counterpart. first: whether
+    it is the first divergence.
     """
 
     path: str
@@ -36,7 +39,7 @@ class Row:
 
     @property
     def name(self) -> str:
-        """The path, or the component where the path is empty."""
+        """The path, or the component if the path is empty."""
         return self.path or self.component
 
     @property
@@ -47,7 +50,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Failure:
-    """What a component that fails on the reference's inputs was asked, as a case of that component, and what it gave."""
+    """A component that fails on the reference's inputs: the case it was asked, and its output."""
 
     path: str
     case: Case
@@ -58,10 +61,11 @@ class Failure:
 class Divergence:
     """Where a port first differs from the reference on a case.
 
-    rows: the tree, every component before its parts and in the order of execution. sentence: what it comes to. heat: |error| / allowed
-    of the first diverging output, positions x features. failures: every component that fails on the reference's inputs and gave an output,
-    where all around it fails too and nothing that follows undoes it, in the order in which they finish. untraced: the components with
-    parameters that the port has no module for. problem: why the rows are missing or are not all there.
+    rows: the tree in execution order, every component before its parts. sentence: the conclusion.
+    heat: |error| / allowed of the first diverging output, positions x features. failures: the
+    components that fail on the reference's inputs, as does everything around them, and whose error
+    no later step undoes, in the order in which they finish. untraced: the components with
+    parameters for which the port has no module. problem: why rows are missing.
     """
 
     port: str
@@ -82,49 +86,49 @@ class Divergence:
 
 @dataclass
 class TracedRuns:
-    """What the runs have shown so far."""
+    """The results of the runs so far."""
 
     teacher: Teacher
     free: Activations
     forced: dict[str, Comparison] = field(default_factory=dict)
     messages: dict[str, str] = field(default_factory=dict)
     failures: dict[str, Failure] = field(default_factory=dict)
-    within: dict[str, Activations] = field(default_factory=dict)  # the calls of the run in which the component was forced
-    undone: set[str] = field(default_factory=set)  # what fails, and is right again in what takes its output
+    within: dict[str, Activations] = field(default_factory=dict)  # by component, the calls of the run in which it was forced
+    undone: set[str] = field(default_factory=set)  # failing components whose error the next step undoes
     deaths: int = 0
     problem: str = ""
 
     def __post_init__(self) -> None:
-        self._judge("", self.free)  # the whole is given the reference's inputs by the case
+        self._judge("", self.free)  # the case gives the whole the reference's inputs
 
     @property
     def traced(self) -> list[str]:
-        """The paths that the port shows, in the order in which the reference finishes them."""
+        """The traced paths, in the order in which the reference finishes them."""
         return [path for path in self.teacher.calls if path in self.free]
 
     @property
     def paths(self) -> list[str]:
-        """The paths that are to be forced."""
+        """The paths to be forced."""
         return [path for path in self.traced if path]
 
     def add(self, path: str, kind: str, answer: Any) -> None:
-        """The answer to the run in which the component was forced."""
+        """Adds the answer of the run in which the component was forced."""
         if kind == Kind.OUTPUTS and path in answer:
             self._judge(path, answer)
             return
         self.deaths += kind in (Kind.CRASH, Kind.HANG)
-        self.messages[path] = f"{kind}: {answer}" if kind != Kind.OUTPUTS else "was not reached when it was to be forced"
+        self.messages[path] = f"{kind}: {answer}" if kind != Kind.OUTPUTS else "was not reached in its forced run"
 
     def _judge(self, path: str, run: Activations) -> None:
         call = run[path]
         if "refused" in call:
             self.messages[path] = call["refused"]
             return
-        if "output" not in call and path and "output" in self.free[path]:  # it runs by itself, so that exchanging its inputs fails
-            self.messages[path] = f"cannot be forced: {call.get('error', 'it gave no output')}"
+        if "output" not in call and path and "output" in self.free[path]:  # it runs in the free run: only replacing its inputs fails
+            self.messages[path] = f"cannot be forced: {call.get('error', 'it returned no output')}"
             return
         if "output" not in call:
-            self.forced[path] = Comparison(np.inf, np.inf, np.inf, 0.0, message=call.get("error", "gave no output"))
+            self.forced[path] = Comparison(np.inf, np.inf, np.inf, 0.0, message=call.get("error", "returned no output"))
         else:
             expectation = self.teacher.forced(path)
             output = transposed(call["output"], expectation.reference.shape) if path else call["output"]
@@ -135,7 +139,7 @@ class TracedRuns:
         self.within[path] = run
 
     def _guilty(self) -> set[str]:
-        """Those that fail, and all around them that was forced too, and that nothing undoes."""
+        """The failing components inside failing ones only, whose error nothing undoes."""
         guilty: set[str] = set()
         for path in reversed(self.traced):
             above = self.teacher.parent(path, self.forced)
@@ -148,9 +152,9 @@ class TracedRuns:
         return path in self.forced and self.forced[path].excess > 1
 
     def result(self, port: str, case: str, dtype: str) -> Divergence:
-        """Everything, put together."""
+        """The divergence that the runs show."""
         guilty = self._guilty()
-        first = next((path for path in self.traced if path in guilty), None)  # a part finishes before what it is part of
+        first = next((path for path in self.traced if path in guilty), None)  # parts finish before the component around them
         rows = (self._row(path, depth) for path, depth in self._tree("", 0))
         known = [name for name, call in self.teacher.calls.items() if call.parameters]
         return Divergence(
@@ -200,34 +204,30 @@ class TracedRuns:
 
     def _sentence(self, path: str | None) -> str:
         if path is None:
-            return (
-                f"no divergence: {self.teacher.calls[''].component} agrees, and with it {len(self.paths)} components inside it were traced"
-            )
-        subject = "fails, as the whole" if not path and not self.paths else "the first component that fails although its inputs agree"
-        return f"{self.teacher.calls[path].name}: {subject} ({size(self.forced[path])}){self._wiring(path)}"
+            return words.no_divergence(self.teacher.calls[""].component, len(self.paths))
+        alone = not path and not self.paths
+        return words.diverges(self.teacher.calls[path].name, size(self.forced[path]), alone, self._dataflow(path))
 
-    def _wiring(self, path: str) -> str:
-        """Of a component whose parts are right: where within it something goes wrong."""
+    def _dataflow(self, path: str) -> str:
+        """Where a component goes wrong whose parts are right."""
         run, before = self.within[path], "its inputs"
         children = self._children(path)
         compared = [child for child in children if child in self.forced and not self._fails(child)]
-        subject = "its other parts" if any(map(self._fails, children)) else "its parts"
-        parts = f"{subject} are right" if all(child in self.forced for child in children) else f"{subject} that could be compared are right"
+        parts = words.parts_right(any(map(self._fails, children)), all(child in self.forced for child in children))
         for child in compared:
             if child in run and self.teacher.inputs_agree(child, run[child]["inputs"]) is False:
-                return f"; {parts}, but {child} is given something else than the reference gives it, after {before}"
+                return words.wrong_input(parts, child, before)
             before = child
-        return f"; {parts} and given what the reference gives them: it fails after {before}" if compared else ""
+        return words.wrong_after(parts, before) if compared else ""
 
 
 def size(comparison: Comparison) -> str:
-    """How large an error that is not allowed is, or what else is wrong."""
+    """The size of an error in units of the tolerance, or what else is wrong."""
     return f"error {comparison.excess:.3g} x allowed" if math.isfinite(comparison.excess) else comparison.message
 
 
 def _explained(row: Row, guilty: set[str], undone: set[str]) -> str:
-    """The message of a row; of one that fails and is not wrong, with the reason."""
+    """The message of a row, with the reason if the component fails but is not the cause."""
     if not row.fails or row.path in guilty:
         return row.message
-    reason = "what follows undoes it" if row.path in undone else "what is around it agrees"
-    return f"{row.message}; but {reason}: the port divides the work otherwise"
+    return f"{row.message}; {words.not_guilty(row.path in undone)}"

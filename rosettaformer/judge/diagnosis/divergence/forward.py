@@ -1,8 +1,9 @@
-"""The first divergence: which component of a whole model fails, although it is given what the reference gives it.
+"""Finds the first component of a whole model that fails on the reference's inputs.
 
-The port runs once free, and once for every component with that component's inputs replaced with the reference's. In the free run an error
-spreads to everything that follows; a component that fails on the reference's inputs is wrong itself. Only one component is forced in a run
-and what it is made of runs free, so that wrong wiring inside it (a query taken before the residual) shows in it and is not hidden.
+The port runs once freely, and once per component with that component's inputs replaced with the
+reference's. In the free run an error spreads to everything after it; a component that fails on
+the reference's inputs is wrong itself. A run forces only one component and leaves its parts free,
+so that wrong dataflow inside it (a query taken before the residual) still shows.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -16,7 +17,7 @@ from ...status import Kind
 from .component_tree import Activations, Divergence, TracedRuns
 from .teacher import Teacher
 
-CHUNK = 8  # forced runs in one question to the port, which builds and loads the model once for it
+CHUNK = 8  # forced runs per question; the port builds and loads the model once for each question
 
 
 def divergence(
@@ -27,12 +28,12 @@ def divergence(
     limit: float = 120.0,
     progress: Callable[[float], None] = lambda share: None,
 ) -> Divergence:
-    """Runs the worker's port on the case, free and forced, and finds the first component in the order of execution, the deepest, that fails
-    on the reference's inputs while none of its own parts does.
+    """Runs the worker's port on the case, free and forced, and finds where it first diverges.
 
-    A component that fails within one that does not is no divergence: the port divides the work otherwise there.
-    case: with the config fields that the port fixes. limit: seconds for a few runs. progress is called with the share of the runs that is
-    done.
+    That is the first component in execution order, the innermost, that fails on the reference's
+    inputs while none of its parts does. A component that fails within one that agrees does not
+    count: the port splits the work differently there. case: with the config fields that the port
+    fixes. limit: seconds for a few runs. progress is called with the finished share of the runs.
     """
     teacher = Teacher(case.at(dtype, device))
     kind, answer = worker.call("trace", teacher.case, [None], limit=limit)
@@ -40,22 +41,23 @@ def divergence(
         return _until_death(worker, teacher, limit, f"{kind}: {answer}").result(worker.port, case.id, dtype)
     if kind != Kind.OUTPUTS or "refused" in answer[0].get("", ()):
         problem = f"{kind}: {answer}" if kind != Kind.OUTPUTS else answer[0][""]["refused"]
-        return Divergence(worker.port, case.id, dtype, f"{case.component} could not be traced: {problem}", problem=problem)
+        return Divergence(worker.port, case.id, dtype, f"{case.component} could not be traced ({problem})", problem=problem)
     traced = TracedRuns(teacher, answer[0])
     for done, paths in enumerate(chunks(traced.paths)):
         progress(done * CHUNK / len(traced.paths))
         for path, reply in run_forced(worker, teacher.case, [Force(path, teacher.arrays(path)) for path in paths], limit):
             traced.add(path, *reply)
         if traced.deaths > RESTARTS:
-            traced.problem = f"the port's process had ended {traced.deaths} times; what follows is unknown"
+            traced.problem = f"the port's process ended {traced.deaths} times; the remaining components are unknown"
             break
     return traced.result(worker.port, case.id, dtype)
 
 
 def _until_death(worker: Worker, teacher: Teacher, limit: float, problem: str) -> TracedRuns:
-    """What can be known of a port whose process ends in the free run: a run ends with the component that is forced, and before it is free.
+    """Traces a port whose process dies in the free run, by forced runs alone.
 
-    The first component to finish whose run ends the process is the one that does so, or something between it and the one before.
+    A forced run is free up to the forced component and ends with it. The first component whose run
+    kills the process contains the cause, or follows right after it.
     """
     runs: dict[str, Activations] = {}
     dead = ""
@@ -77,13 +79,13 @@ def _until_death(worker: Worker, teacher: Teacher, limit: float, problem: str) -
 
 
 def chunks(paths: list[str]) -> Iterator[list[str]]:
-    """The paths, as many at a time as are one question to the port."""
+    """The paths in chunks of one question each."""
     for start in range(0, len(paths), CHUNK):
         yield paths[start : start + CHUNK]
 
 
 def run_forced(worker: Worker, case: Case, forces: list[Force], limit: float) -> Iterator[tuple[str, Answer]]:
-    """The port's answer for each forced component: from one question, or one by one where that one has no answer."""
+    """The port's answer for each forced component; one question, or one by one if that fails."""
     kind, answers = worker.call("trace", case, forces, limit=limit)
     if kind == Kind.OUTPUTS:
         yield from ((force.path, (kind, answer)) for force, answer in zip(forces, answers, strict=True))

@@ -1,8 +1,7 @@
-"""The first divergence of the gradients: in backward order, the first component whose gradient is wrong although all that it is given is
-the reference's.
+"""Finds the first component in backward order with a wrong gradient.
 
-Every component that agrees forward is given the reference's inputs and a random cotangent, so that what goes wrong behind it cannot reach
-it.
+Every component that agrees in the forward pass gets the reference's inputs and a random cotangent,
+so that errors of later components cannot reach it.
 """
 
 import dataclasses
@@ -23,19 +22,21 @@ from ...ports.adapters.submodules import transposed
 from ...ports.process import Worker
 from ...status import Kind
 from ...suite.gradients import with_cotangent
+from .. import words
 from .component_tree import Divergence, size
 from .forward import chunks, run_forced
 
 
 def within(path: str, around: str) -> bool:
-    """Whether a component is a part of another one, by their paths."""
+    """Whether the first path is inside the second."""
     return path != around and (not around or path.startswith(f"{around}."))
 
 
 class Probe:
-    """The reference's side of one component that is differentiable: its cotangent and its gradients.
+    """The reference's cotangent and gradients of one differentiable component.
 
-    Inputs that are equal are one, the first of them, whose gradient is the sum: a module may take them as one.
+    Equal inputs count as one, the first of them, with the sum of their gradients: a module may take
+    them as one argument.
     """
 
     def __init__(self, call: trace.TracedCall, case: Case) -> None:
@@ -45,25 +46,28 @@ class Probe:
         inputs = {name: value for name, value in self._question.inputs.items() if name != "cotangent"}
         self._arrays = trace.arrays(inputs)
         names = [next(name for name, value in inputs.items() if value is array) for array in self._arrays]
-        # by name the first input that is equal to it
+        # by name, the index of the first input equal to it
         self._first = {name: next(i for i, other in enumerate(self._arrays) if np.array_equal(array, other))
                        for name, array in zip(names, self._arrays, strict=True)}  # fmt: skip
         self._names = names
 
     @property
     def force(self) -> Force:
-        """What the port is asked."""
+        """The question to the port."""
         return Force(self._call.path, self._arrays, self._question.inputs["cotangent"])
 
     def compare(self, gradients: Mapping[str, Mapping[Any, np.ndarray]]) -> dict[str, Comparison]:
-        """The port's gradients beside the reference's, by tensor; what has none in the port has one of zero."""
+        """Compares the port's gradients by tensor; a missing gradient counts as zero."""
         expected = tolerance.expect(self._question, self._answer)
         got = {name: np.zeros(one.reference.shape, one.dtype) for name, one in expected.items()} | self._received(gradients)
         return {name.removeprefix("parameters."): compare(one, got[name]) for name, one in expected.items()}
 
     def _answer(self, case: Case) -> dict[str, np.ndarray]:
-        """The reference's gradients: of equal inputs their sum, and without the kernel of tied logits, which many a module takes as an
-        argument; the table's own gradient is in the whole's."""
+        """The reference's gradients, summed over equal inputs.
+
+        The kernel of tied logits is left out, since many modules take it as an argument; the
+        gradient of its table is among those of the whole.
+        """
         merged: dict[str, np.ndarray] = {}
         for name, value in components.answer(case).items():
             if name in self._first:
@@ -96,7 +100,7 @@ class Probe:
 
 @dataclass(frozen=True)
 class BackwardRow:
-    """One component. gradients: what was compared, by the name of every floating input and every parameter."""
+    """One component. gradients: the comparisons, by floating-point input and parameter."""
 
     path: str
     component: str
@@ -106,12 +110,12 @@ class BackwardRow:
 
     @property
     def name(self) -> str:
-        """The path, or the component where the path is empty."""
+        """The path, or the component if the path is empty."""
         return self.path or self.component
 
     @property
     def worst(self) -> str:
-        """The name of the gradient that is furthest from what is allowed; empty where none was compared."""
+        """The name of the gradient with the largest error; empty if none was compared."""
         return max(self.gradients, key=lambda name: self.gradients[name].excess, default="")
 
     @property
@@ -122,7 +126,7 @@ class BackwardRow:
 
 @dataclass(frozen=True)
 class Backward:
-    """Where a port's gradients first differ from the reference's. rows: the components that agree forward, in backward order."""
+    """Where gradients first differ. rows: the components that agree forward, in backward order."""
 
     port: str
     case: str
@@ -140,9 +144,11 @@ def backward(
     worker: Worker, forward: Divergence, case: Case, device: str = "cpu", limit: float = 120.0,
     progress: Callable[[float], None] = lambda share: None,
 ) -> Backward:  # fmt: skip
-    """Walks the components that agree forward, as `forward` found them for the same case, from the last to the first.
+    """Walks the components that agree in the forward pass, from the last to the first. forward: the
+    divergence of the same case.
 
-    Named is the first whose gradient is wrong while that of none of its parts is, and wrong is that of all around it.
+    Reports the first component with a wrong gradient whose parts have correct gradients, and around
+    which every gradient is wrong.
     """
     cast = case.at(forward.dtype, device)
     reference = trace.record(cast.at("float64"))
@@ -167,19 +173,18 @@ def _result(forward: Divergence, rows: list[BackwardRow]) -> Backward:
     first = next((path for path in failing if not any(within(other, path) for other in failing)), None)
     rows = [dataclasses.replace(row, first=row.path == first) for row in rows]
     named = next((row for row in rows if row.first), None)
-    sentence = f"no divergence of the gradients of {sum(bool(row.gradients) for row in rows)} components"
+    sentence = words.no_wrong_gradient(sum(bool(row.gradients) for row in rows))
     if named is not None:
-        error, parts = size(named.gradients[named.worst]), any(within(row.path, named.path) for row in rows)
-        where = "; the gradients of its parts are right, so it is what lies between them" if parts else ""
-        sentence = f"{named.name}: in backward order the first component whose gradient is wrong, that of {named.worst} ({error}){where}"
+        parts = any(within(row.path, named.path) for row in rows)
+        sentence = words.wrong_gradient(named.name, named.worst, size(named.gradients[named.worst]), parts)
     elif not any(row.gradients for row in rows):
-        sentence = "no gradient was compared" + (f": {rows[0].message}" if rows else "")
+        sentence = words.no_gradient(rows[0].message if rows else "")
     return Backward(forward.port, forward.case, forward.dtype, sentence, tuple(rows))
 
 
 def _row(call: trace.TracedCall, probe: Probe, kind: str, answer: Any) -> BackwardRow:
     if kind != Kind.OUTPUTS or "gradients" not in answer:
-        message = f"{kind}: {answer}" if kind != Kind.OUTPUTS else answer.get(Kind.ERROR, answer.get("refused", "no gradient came"))
+        message = f"{kind}: {answer}" if kind != Kind.OUTPUTS else answer.get(Kind.ERROR, answer.get("refused", "no gradient was returned"))
         return BackwardRow(call.path, call.component, message=message)
     row = BackwardRow(call.path, call.component, probe.compare(answer["gradients"]))
     return dataclasses.replace(row, message=f"{row.worst}: {row.gradients[row.worst].message}") if row.fails else row

@@ -1,4 +1,4 @@
-"""What the reference gives a component within a whole model, and what is allowed at each."""
+"""The reference's values at every component of a whole model, with their tolerances."""
 
 from collections.abc import Collection, Mapping
 from typing import Any
@@ -11,12 +11,12 @@ from ...expectation import tolerance, trace
 from ...ports.adapters.submodules import assign, transposed
 
 Run = Mapping[str, Mapping[str, Any]]  # of a port, by canonical path: inputs, output
-HALF = 0.5  # of what is wrong with an output: less than that is left where what follows undoes it
-SURE = 5  # times the standard error of that share
+HALF = 0.5  # share of an error; if less of it is left, the next step undoes it
+SURE = 5  # standard errors by which that share must be below HALF
 
 
 class Teacher:
-    """The reference's calls of a case in its dtype, and what is allowed at each."""
+    """The reference's component calls for a case, with the tolerance of each."""
 
     def __init__(self, case: Case) -> None:
         self.case = case
@@ -28,7 +28,7 @@ class Teacher:
                 self._runs.append(trace.record(case))
 
     def question(self, path: str) -> Case:
-        """The call of the component as a case of its own, in the dtype in which the reference calls it."""
+        """The call of the component as a case, in the dtype in which the reference calls it."""
         dtype = self._runs[0][path].output.dtype
         return self.calls[path].case(self.case.dtype if dtype.kind in "biu" else str(dtype))
 
@@ -37,18 +37,20 @@ class Teacher:
         return trace.arrays(self.question(path).inputs)
 
     def forced(self, path: str) -> tolerance.Expectation:
-        """What is allowed on the reference's inputs."""
+        """The expected output on the reference's inputs."""
         return tolerance.expect(self.question(path))["output"]
 
     def free(self, path: str) -> tolerance.Expectation:
-        """What is allowed when everything before it was computed in the dtype, too."""
+        """The expected output if everything before the component is computed in the dtype, too."""
         return tolerance.expectation(self.calls[path].output, [run[path].output for run in self._runs])
 
     def undone(self, path: str, run: Run) -> bool:
-        """Whether in a port's run what is wrong with a component's output is gone from the first recorded value that depends on it.
+        """Whether the error of a component's output is gone from the first recorded value that
+        depends on it.
 
-        The reference with that output in it says what that value would be. The share of the difference that is left in the port's is a
-        least-squares fit; what else is wrong there is taken as noise, which must leave the share certainly below HALF.
+        Running the reference with that output predicts the value. A least-squares fit gives the
+        share of the predicted difference that the port's value has; any other error there counts as
+        noise, and the share must be below HALF with certainty.
         """
         output = transposed(run[path].get("output"), self.calls[path].output.shape)
         if not isinstance(output, np.ndarray) or output.dtype.kind != "f" or output.shape != self.calls[path].output.shape:
@@ -66,15 +68,18 @@ class Teacher:
         return abs(share) + unsure < HALF
 
     def _next(self, path: str, run: Run, output: np.ndarray) -> list[np.ndarray] | None:
-        """The inputs of the first component that takes a component's output: the reference's, those that this output gives, and those of
-        the run. None where no component of the run takes it, or its inputs have no counterpart."""
+        """The inputs of the first component that uses this output: the reference's, the predicted
+        and the run's.
+
+        None if no component of the run uses the output, or if its inputs have no counterpart.
+        """
         case = self.case.at("float64", self.case.device, self.case.mode)
         other = trace.record(case, lambda call: output.astype(call.output.dtype) if call.path == path else None)
         inputs = {name: (trace.arrays(call.inputs), trace.arrays(other[name].inputs)) for name, call in self.calls.items()}
         changed = {name: _different(*pair) for name, pair in inputs.items() if name in run and _different(*pair)}
         first = next(iter(changed), None)
         while first is not None and (around := self.parent(first, changed)) is not None:
-            first = around  # what finishes first began within what began first
+            first = around  # the component that finishes first may be inside one that started earlier
         if first is None or (chosen := assign(run[first]["inputs"], inputs[first][0])) is None:
             return None
         found = []
@@ -85,7 +90,7 @@ class Teacher:
         return [np.concatenate(each) for each in zip(*found, strict=True)] if found else None
 
     def inputs_agree(self, path: str, got: list[np.ndarray]) -> bool | None:
-        """Whether a port's inputs are the reference's; None where they have no counterpart."""
+        """Whether a port's inputs match the reference; None if they have no counterpart."""
         wanted = trace.arrays(self.calls[path].inputs)
         runs = [trace.arrays(run[path].inputs) for run in self._runs]
         chosen = assign(got, wanted) if wanted else None
@@ -96,7 +101,7 @@ class Teacher:
         return all(compare(expectation, transposed(array, expectation.reference.shape)).excess <= 1 for expectation, array in pairs)
 
     def parent(self, path: str, among: Collection[str]) -> str | None:
-        """The nearest component around it that is one of those."""
+        """The nearest enclosing component among these."""
         above = self.calls[path].parent
         while above is not None and above not in among:
             above = self.calls[above].parent

@@ -1,4 +1,4 @@
-"""Evidence: whether a port's answers are those of an altered reference, and which alterations give them."""
+"""Evidence: whether an altered reference gives a port's outputs, and which alterations do."""
 
 from .evidence import Answers, Evidence
 from .search import Search

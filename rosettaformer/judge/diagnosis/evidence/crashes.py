@@ -1,4 +1,4 @@
-"""Cases without an answer. A failure equals nothing, another failure neither; the answers alone are searched."""
+"""Cases on which a port fails: a failure equals nothing, so the search uses only outputs."""
 
 import re
 from collections import Counter
@@ -9,26 +9,25 @@ from ...catalogue import Alteration
 from .. import altered
 from ..altered import Combination
 from ..symptoms.conditions import condition
+from ..words import fails
 from .evidence import Evidence
 
-LISTED = 3  # different errors that are listed
-
-Failed = Sequence[tuple[Case, str]]  # the cases that have no answer, and the error of each
+Failed = Sequence[tuple[Case, str]]  # the failing cases, each with its error
 
 
 def sentence(failed: Failed, answered: Sequence[Case]) -> str:
-    """On how many cases the port fails, with which errors, and where."""
-    if not answered:
-        return f"fails on every case: {_errors(failed)}"
-    where = condition([case for case, _ in failed], answered)
-    return f"fails on {len(failed)} of {len(failed) + len(answered)} cases: {_errors(failed)}" + (f"; {where}" if where else "")
+    """On how many cases the port fails, with which errors (ignoring numbers), and where."""
+    kinds = Counter(kind(error) for _, error in failed)
+    first = {kind(error): error for _, error in reversed(failed)}
+    return fails(failed, kinds, first, len(answered), condition([case for case, _ in failed], answered))
 
 
 def alike(defects: Iterable[Alteration], failed: Sequence[Case], evidence: Evidence, found: Combination = ()) -> list[Combination]:
-    """The defects, alone or with what was found in the answers, with which the reference fails on exactly these cases, too, and equals the
-    answers to all others.
+    """The known bugs that make the reference fail on exactly these cases and match all other
+    outputs.
 
-    evidence: of the cases that have answers; there must be one.
+    found: alterations that explain the other outputs; the bugs are tried alone and together with
+    them. evidence: the cases that have an output; empty evidence gives no bugs.
     """
     if not evidence.answers:
         return []
@@ -40,20 +39,6 @@ def alike(defects: Iterable[Alteration], failed: Sequence[Case], evidence: Evide
     return []
 
 
-def _errors(failed: Failed) -> str:
-    """The errors, the commonest first; errors that differ only in numbers are one."""
-    kinds = Counter(kind(error) for _, error in failed)
-    first = {kind(error): error for _, error in reversed(failed)}
-    listed = [_line(first[each]) + (f" (on {count})" if len(kinds) > 1 else "") for each, count in kinds.most_common(LISTED)]
-    return ", ".join(listed) + (f", and {len(kinds) - LISTED} other errors" if len(kinds) > LISTED else "")
-
-
-def _line(error: str) -> str:
-    """The first line of an error."""
-    line, *rest = error.splitlines() or [""]
-    return f"{line} (and {len(rest)} more lines)" if rest else line
-
-
 def kind(error: str) -> str:
-    """The error without its numbers, but for that of the line; bfloat16 is float16."""
+    """The error with its numbers replaced, except the line number; bfloat16 counts as float16."""
     return re.sub(r"\d+(?!\d*\)$)", "0", error.replace("bfloat16", "float16"))

@@ -1,7 +1,8 @@
-"""Of several explanations those that are meant: the plainest, and those that equal the port's answers to further cases, too.
+"""Selects among several explanations: the plainest, and those that also match the port on further
+cases.
 
-A case that the port was asked already is changed so that they differ by far more than what passes: its logits are made large, its padding
-is taken away, its numbers are scaled. What the port answers leaves those that answer the same.
+A case is changed so that the explanations differ by far more than the tolerance: larger logits, no
+padding, scaled inputs. The port's output for it rules some of them out.
 """
 
 import dataclasses
@@ -16,19 +17,22 @@ from ...status import Kind
 from .. import altered
 from ..altered import Combination, separates
 from ..hypotheses.inputs import Change, reversed_rows
+from ..words import told_apart as ruled_out
 from .evidence import Evidence
 
-BASES = 3  # cases that fail, and as many that do not, from which further ones are made
+BASES = 3  # failing cases, and as many correct ones, from which further cases are made
 LARGE, SCALES = 1e5, (1e3, 1e-3)
-LOGITS = ("query.kernel", "query.bias", "query_bthk", "logits")  # what the logits of an attention are proportional to
+LOGITS = ("query.kernel", "query.bias", "query_bthk", "logits")  # arrays that attention logits are proportional to
 
 Ask = Callable[[Iterable[Case]], list[tuple[Case, str, Any]]]
 
 
 def plainest(found: list[Combination], evidence: Evidence, holds: Callable[[Combination], bool]) -> list[Combination]:
-    """The explanations, the plainest first: where ignoring an input holds as well, what says that, or that itself.
+    """The explanations, the plainest first: if ignoring an input explains the outputs, those that
+    do exactly that come first.
 
-    An alteration says it if it equals the reference without that input on every probe, and if the rows of their batches are reversed.
+    An alteration does exactly that if it equals the reference without that input on every probe,
+    also with the rows of the batch reversed.
     """
     if len(found[0]) > 1:
         return found
@@ -45,9 +49,12 @@ def _same(first: Combination, second: Combination, evidence: Evidence) -> bool:
     return not any(separates(case, first, second) for case in (*cases, *map(reversed_rows, cases)))
 
 
-def told_apart(found: list[Combination], evidence: Evidence, ask: Ask) -> tuple[list[Combination], str]:
-    """Those of the combinations that equal the port's answers to further cases, too, and what was asked, in words; all of them, and no
-    words, where no further case tells them apart or the port's answer to it is none of theirs."""
+def told_apart(found: list[Combination], evidence: Evidence, ask: Ask) -> tuple[list[Combination], list[str]]:
+    """The combinations that also match the port on further cases, and what was asked, in words.
+
+    Returns all of them, and no words, if no further case separates them or none matches the port's
+    output for it.
+    """
     words = []
     probes = evidence.probes
     bases = [probes[index] for index in (*evidence.cheapest()[:BASES], *evidence.right()[:BASES])]
@@ -56,20 +63,20 @@ def told_apart(found: list[Combination], evidence: Evidence, ask: Ask) -> tuple[
             kept = _those_equal(found, case, ask)
             if kept and len(kept) < len(found):
                 others = " and ".join(dict.fromkeys(one.id for other in found if other not in kept for one in other if one not in kept[0]))
-                words.append(f"  told from {others} by {case.id}, asked again {changed}")
+                words.append(ruled_out(others, case.id, changed))
                 found = kept
-    return found, "\n".join(words)
+    return found, words
 
 
 def _some_differ(found: list[Combination], case: Case) -> bool:
-    """Whether one of them answers the case otherwise than another one, by far more than what passes."""
+    """Whether two of them differ on the case by far more than the tolerance."""
     first, *others = [altered.answer(combination, case.at("float64")) for combination in found]
     different = [one for one, answer in zip(found[1:], others, strict=True) if altered.differ(first, answer)]
     return first is not None and any(separates(case, found[0], other) for other in different)
 
 
 def _those_equal(found: list[Combination], case: Case, ask: Ask) -> list[Combination]:
-    """Those that equal the port's answer to the case; none where it has none."""
+    """Those that match the port's output for the case; empty if it has none."""
     ((_, kind, answer),) = ask([case]) or [(case, "", None)]
     if kind != Kind.OUTPUTS:
         return []
@@ -77,7 +84,7 @@ def _those_equal(found: list[Combination], case: Case, ask: Ask) -> list[Combina
 
 
 def _changed(bases: list[Case]) -> Iterator[tuple[str, Case]]:
-    """The cases, each changed in every way, and the way in words."""
+    """Every change of every case, with its name."""
     for words, change in CHANGES.items():
         for case in bases:
             if changed := change(case):
@@ -85,7 +92,7 @@ def _changed(bases: list[Case]) -> Iterator[tuple[str, Case]]:
 
 
 def _times(factor: float, *ends: str) -> Change:
-    """The floating inputs times a factor; of ends the inputs and the parameters whose names end so."""
+    """Multiplies floating-point inputs; with ends, only inputs and parameters named like that."""
 
     def larger(values: Mapping[str, Any]) -> dict[str, Any]:
         floats = {name: value for name, value in values.items() if isinstance(value, np.ndarray) and value.dtype.kind == "f"}
@@ -107,7 +114,7 @@ def _without_masks(case: Case) -> Case | None:
 
 
 def _without_padding(case: Case) -> Case | None:
-    """The case with another id in place of padding."""
+    """Replaces padding with another id."""
     padding, other = case.config.padding_id, 1 if case.config.padding_id != 1 else 2
     tokens = {name: value for name in ("source", "target") if isinstance(value := case.inputs.get(name), np.ndarray)}
     if padding is None or not any((value == padding).any() for value in tokens.values()):

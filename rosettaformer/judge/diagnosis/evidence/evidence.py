@@ -1,8 +1,9 @@
-"""A port's answers as evidence for or against alterations of the reference.
+"""A port's outputs as evidence for or against alterations of the reference.
 
-An alteration explains a port if the altered reference equals the port's answers on every probe, those that the port fails and those that it
-passes, within a tolerance that is derived from the altered reference itself. Some that the port fails must support it: their tolerance is
-narrower than the port's error. An answer within a wider tolerance is inconclusive.
+An alteration explains a port if the altered reference matches the port's outputs on every probe,
+passing or failing, within a tolerance derived from the altered reference itself. Some failing
+probes must support it: their tolerance is narrower than the port's error. A match within a wider
+tolerance is inconclusive.
 """
 
 import functools
@@ -24,20 +25,17 @@ from ..altered import Combination, Outputs
 from ..hypotheses import Hypotheses
 from ..symptoms.conditions import condition
 
-# The float64 answer by itself rules out an alteration that lies further away than this many errors of plain arithmetic, by the dtype's
-# bytes; an alteration may have a larger error than the reference.
+# Errors of plain arithmetic, by the dtype's bytes, beyond which float64 rules out an alteration,
+# which may have a larger error than the reference.
 FAR = {8: 1e5, 4: 1000.0, 2: 30.0}
-ALL = 0.995  # a share of the error from which it reads 100 %
+ALL = 0.995  # share of the error that prints as 100 %
 EQUAL, SUPPORT = "equal", "support"
 
-Answers = Sequence[Outputs]  # a port's outputs, probe by probe; a case that ended with an error is no probe
+Answers = Sequence[Outputs]  # a port's outputs by probe; cases that raise an error are not probes
 
 
 class Evidence:
-    """A port's answers to the probes of the hypotheses, which support or refute alterations.
-
-    failed: the number of further cases that the port has no answer to.
-    """
+    """A port's outputs for the probes. failed: the number of further cases without an output."""
 
     def __init__(self, hypotheses: Hypotheses, answers: Answers, failed: int = 0) -> None:
         self.hypotheses, self.answers, self.failed = hypotheses, answers, failed
@@ -47,54 +45,51 @@ class Evidence:
         self._settled = functools.cache(self._settle)
         self.clean = [followed(*each) for each in zip(self.probes, hypotheses.clean, answers, strict=True)]
         self.failing = [index for index, clean in enumerate(self.clean) if not altered.equal(clean, answers[index])]
-        # The cheapest probe that fails comes first, since it rejects the most.
+        # The cheapest failing probe comes first, since it rejects the most.
         self._order = sorted(range(len(answers)), key=lambda index: (index not in self.failing, _size(self.probes[index])))
 
     def cheapest(self) -> list[int]:
-        """The probes that fail, the smallest first."""
+        """The failing probes, smallest first."""
         return [index for index in self._order if index in self.failing]
 
     def right(self) -> list[int]:
-        """The probes that do not fail, the smallest first."""
+        """The passing probes, smallest first."""
         return [index for index in self._order if index not in self.failing]
 
     @functools.cached_property
     def condition(self) -> str:
-        """A property that the failing cases have and no other case has; empty if there is none."""
+        """A property of all failing cases that no other case has; empty if there is none."""
         return condition([self.probes[index] for index in self.failing], [self.probes[index] for index in self.right()])
 
     @property
     def one_number(self) -> bool:
-        """Whether a single number is all that fails. Among hundreds of alterations and their pairs some give any number by chance."""
+        """Whether only a single number fails, which some alteration gives by chance."""
         return sum(np.size(value) for index in self.failing for value in self.answers[index].values()) == 1
 
     def explained(self, combination: Combination, among: Sequence[int] | None = None) -> list[int]:
-        """The probes that the altered reference explains: those that pass and equal it, and those that fail and support it.
-
-        among: only these probes.
-        """
+        """The explained probes: those that match and, if failing, support. among: only these."""
         near = [index for index in (self._order if among is None else among) if self.near(combination, index)]
         support = {index: self._support(combination, index) for index in near}
         return [index for index, found in support.items() if found == SUPPORT or (found == EQUAL and index not in self.failing)]
 
     def left(self, base: Combination) -> list[int]:
-        """The probes that it does not explain, the failing ones first."""
+        """The unexplained probes, failing ones first."""
         explained = self.explained(base)
         return [index for index in self._order if index not in explained]
 
     def silent(self, combination: Combination) -> list[int]:
-        """The inconclusive probes: they fail, and equal the altered reference in a tolerance too wide to support it."""
+        """The inconclusive probes: failing ones that match within too wide a tolerance."""
         return [index for index in self.failing if self._support(combination, index) == EQUAL]
 
     def equals(self, combination: Combination) -> bool:
-        """Whether the altered reference equals every answer."""
+        """Whether the altered reference matches every output."""
         self.hypotheses.deadline.check()
         return all(self.near(combination, index) for index in self._order) and all(
             self._support(combination, index) for index in self._order
         )
 
     def explains(self, combination: Combination, known: Combination = ()) -> bool:
-        """Whether the altered reference equals every answer, and some that fail support it and need each alteration that is not known."""
+        """Whether every output matches, and failing ones support each unknown alteration."""
         if not self.equals(combination):
             return False
         supporting = [index for index in self._order if self._support(combination, index) == SUPPORT]
@@ -102,7 +97,7 @@ class Evidence:
         return bool(supporting) and not any(all(self._support(other, index) for index in supporting) for other in others if other)
 
     def _supporting(self, combination: Combination, index: int) -> str:
-        """Whether the answer to a probe supports the altered reference, only equals it, or differs from it (empty)."""
+        """Whether an output supports the altered reference, only matches it, or differs (empty)."""
         settle = self._settled(combination, index)
         answer = settle(self.answers[index])
         expectations = altered.expected(combination, self.probes[index], answer, settle)
@@ -114,12 +109,12 @@ class Evidence:
         return altered.settled(combination, self.probes[index], self.clean[index])
 
     def complaint(self) -> str:
-        """What is wrong with the first answer that fails, in words."""
+        """Describes the first failing output."""
         index = self.failing[0]
         return _complaint(self.probes[index], self.clean[index], self.answers[index])
 
     def nearest(self, count: int = 3) -> list[tuple[Alteration, float]]:
-        """The hypotheses by the share of the error that they leave unexplained, best first; those that leave all of it are dropped."""
+        """The hypotheses with the share of the error that they leave, best first."""
         before = self._distance(())
         if self.one_number or not 0 < before < np.inf:
             return []
@@ -127,7 +122,7 @@ class Evidence:
         return sorted((share for share in shares if share[1] < ALL), key=lambda share: share[1])[:count]
 
     def _distance(self, combination: Combination) -> float:
-        """The root mean square of the probes' largest errors, relative to the reference's largest value; infinite without outputs."""
+        """The root mean square of the probes' largest relative errors; infinite without outputs."""
         distances = []
         for index, answer in enumerate(self.answers):
             predicted = self.hypotheses.answer(combination, index)
@@ -142,9 +137,9 @@ class Evidence:
             return float(np.nan_to_num(np.sqrt(np.mean(np.square(distances))), nan=np.inf))
 
     def _may_equal(self, combination: Combination, index: int) -> bool:
-        """Cheap pre-check in float64: false if the altered reference is clearly not the port."""
+        """A cheap check in float64: False if the altered reference clearly does not match."""
         probe, answer = self.probes[index], self.answers[index]
-        # A half-precision dtype's search may lie near many ties, at which float64 chooses otherwise.
+        # In half precision a search may have many near ties, at which float64 chooses differently.
         if altered.rounds(combination, probe) or (probe.component in SEARCHES and probe.dtype not in ("float64", "float32")):
             return True
         predicted = self.hypotheses.answer(combination, index)
@@ -156,7 +151,7 @@ class Evidence:
 
 
 def complaint(case: Case, kind: str, answer: Any, store: Store) -> str:
-    """What is wrong with a reply, in words; empty where nothing is. store: where the expectation of the case is kept."""
+    """Describes what is wrong with a reply; empty if nothing is. store: keeps the expectation."""
     if kind in LEFT:
         return ""
     if kind != Kind.OUTPUTS:
@@ -166,7 +161,7 @@ def complaint(case: Case, kind: str, answer: Any, store: Store) -> str:
 
 
 def narrowed(answers: Answers, clean: Sequence[tolerance.Expectations]) -> tuple[list[Outputs], dict[int, str]]:
-    """The answers in the dtypes that their outputs must have, and for each answer that was wider the dtype that it had."""
+    """The outputs cast to the required dtypes, and by index the dtypes that were too wide."""
     found: list[Outputs] = []
     wide: dict[int, str] = {}
     for index, (answer, expectations) in enumerate(zip(answers, clean, strict=True)):

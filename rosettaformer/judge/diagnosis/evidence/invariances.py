@@ -1,4 +1,4 @@
-"""Whether a port gives the same answer in another batch, with longer padding, and where it was asked nothing before."""
+"""Whether a port's output changes with the batch, with longer padding, or with earlier calls."""
 
 import dataclasses
 from collections.abc import Callable, Iterator
@@ -10,16 +10,17 @@ from ...case import Case
 from ...expectation.tolerance import Expectation
 from ...status import Kind
 from ..altered import Outputs
+from ..words import depends_on_calls
 from .distinguishing import Ask
 from .evidence import Evidence, distance
 
 MODELS = ("transformer", "pool", "classify", "masked_language_logits")
 OF_ROWS = ("output", "score_bw", "log_p_bn")  # outputs whose rows do not depend on each other
-LONGER = 2  # columns of padding that are added
+LONGER = 2  # columns of padding added
 
 
 def broken_invariances(evidence: Evidence, ask: Ask) -> list[str]:
-    """What the port's answers depend on and should not, in words. ask: runs further cases on the port."""
+    """Reports wrong dependencies of the port's outputs. ask: runs further cases on the port."""
     found = {}
     for index in evidence.failing:
         case, answer = evidence.probes[index], evidence.answers[index]
@@ -34,9 +35,8 @@ def broken_invariances(evidence: Evidence, ask: Ask) -> list[str]:
 
 
 def remembered(evidence: Evidence, first: Callable[[Case], Outputs | None]) -> str:
-    """What is said of a port whose answer depends on what it was asked before; empty where it does not. first: its answer where it is asked
-    nothing before."""
-    index = evidence.failing[-1]  # of those that fail the one before which the most was asked
+    """Reports an output that depends on earlier calls. first: the output of a fresh process."""
+    index = evidence.failing[-1]  # the failing case with the most calls before it
     case, answer, clean = evidence.probes[index], evidence.answers[index], evidence.clean[index]
     fresh = first(case)
     arrays = [*answer.values(), *(fresh or {}).values()]
@@ -45,17 +45,17 @@ def remembered(evidence: Evidence, first: Callable[[Case], Outputs | None]) -> s
     if not any(_differs(one, answer[name], fresh[name]) for name, one in clean.items() if name in answer):
         return ""
     right = all(name in fresh and distance(fresh[name], one.reference) <= one.bound for name, one in clean.items())
-    return f"your output depends on the calls before it: {case.id}, asked first, gives {'the right' if right else 'another'} answer"
+    return depends_on_calls(case.id, right)
 
 
 def _others(ask: Ask, case: Case, changed: Case, name: str) -> list[np.ndarray]:
-    """The output for the changed case, of a port that answers the case itself twice alike."""
+    """The output for the changed case if the port gives equal outputs for the case itself."""
     replies = ask([dataclasses.replace(case, twice=True), changed])
     return [replies[1][2][name]] if [kind for _, kind, _ in replies] == [Kind.OUTPUTS, Kind.OUTPUTS] else []
 
 
 def _differs(clean: Expectation, first: np.ndarray, second: np.ndarray) -> bool:
-    """Whether two outputs differ by more than the rounding of both, in proportion to their size; places of NaN say nothing of why."""
+    """Whether two outputs differ by more than rounding, relative to their size, ignoring NaN."""
     if first.shape != second.shape:
         return False
     largest = max(float(np.abs(array[np.isfinite(array)]).max(initial=0.0)) for array in (clean.reference, first, second))
@@ -64,7 +64,7 @@ def _differs(clean: Expectation, first: np.ndarray, second: np.ndarray) -> bool:
 
 
 def _variants(case: Case) -> Iterator[tuple[str, Case, Callable[[np.ndarray], np.ndarray]]]:
-    """What the port's answer would depend on, the changed case, and the part of both outputs that must be equal."""
+    """Changed cases, with the dependence they show and the part that must stay equal."""
     batch = max((value.shape[0] for value in case.inputs.values() if isinstance(value, np.ndarray) and value.ndim), default=0)
     if batch > 1:
         last = {name: value[-1:] if _batched(value, batch) else value for name, value in case.inputs.items()}
@@ -73,8 +73,8 @@ def _variants(case: Case) -> Iterator[tuple[str, Case, Callable[[np.ndarray], np
     kept = any(name.startswith("keep") for name in case.inputs)  # masks of dropout have the length of the padding
     if case.component in MODELS and padding is not None and not kept and all(_ids(case.inputs[name]) for name in tokens):
         width = case.inputs[tokens[-1]].shape[1]
-        given = {name: value for name, value in case.inputs.items() if isinstance(value, np.ndarray)}  # the others are options
-        fillings = {name: padding if name in tokens else 0 for name in given}  # of a mask 0 is False
+        given = {name: value for name, value in case.inputs.items() if isinstance(value, np.ndarray)}  # without options
+        fillings = {name: padding if name in tokens else 0 for name in given}  # 0 is False in a mask
         longer = {name: np.pad(value, ((0, 0), (0, LONGER)), constant_values=fillings[name]) for name, value in given.items()}
         changed = dataclasses.replace(case, inputs=dict(case.inputs) | longer)
         yield "the output depends on how long the padding is", changed, lambda output: output[:, :width] if output.ndim > 2 else output

@@ -1,6 +1,8 @@
-"""Alterations that give a float64 port's answers but for their last digits: a table or a constant of it has fewer.
+"""Alterations that match a float64 port except for the last digits, as when a table or constant has
+fewer digits.
 
-What is left must be small beside the error, and as small as float32 makes it beside the output. That is no equality, and is said.
+The remaining error must be small relative to the error, and as small as float32 makes it relative
+to the output. Such a match is reported as imprecise.
 """
 
 import itertools
@@ -13,16 +15,19 @@ from ..altered import Combination, Outputs
 from ..symptoms.conditions import condition
 from .evidence import Evidence
 
-DIGITS = 1e-5  # of the largest value: so much float32 may leave everywhere
-MOST = 1e-2  # of the error: in far positions float32 leaves more
-USUAL = 1e-4  # of the error: at least half of the cases whose errors are larger than digits leave less
-ROUNDING = 2.0**-38  # of the largest value: operations in float64 leave less, numbers of float32 more (between 2^-53 and 2^-24)
-SCREENED = 1  # failing cases, the smallest, one of which must be met
+DIGITS = 1e-5  # share of the largest value that float32 may leave anywhere
+MOST = 1e-2  # share of the error that may remain; float32 leaves more at far positions
+USUAL = 1e-4  # share of the error below which at least half of the cases with larger errors must stay
+SCREENED = 1  # number of smallest failing cases, one of which must match
 
 
 class Nearly(NamedTuple):
-    """found: the combinations. where: a property of the cases of which it holds; empty where they are all. on: their number. others: the
-    cases that fail otherwise. left: the largest share of the error that is left. rest: that of the largest value."""
+    """A match except for the last digits.
+
+    found: the combinations. where: a property of the matching cases; empty if all match. on: their
+    number. others: the other failing cases. left: the largest remaining share of the error. rest:
+    the same as a share of the largest value.
+    """
 
     found: list[Combination]
     where: str
@@ -33,7 +38,7 @@ class Nearly(NamedTuple):
 
 
 def nearly(evidence: Evidence, known: Combination = ()) -> Nearly | None:
-    """What comes so near on all cases that fail, or on the half of them that a property tells from the others; None where nothing does."""
+    """The match on all failing cases, or on half of them if a property separates those."""
     probes = evidence.probes
     if any(probe.dtype != "float64" for probe in probes):
         return None
@@ -60,7 +65,7 @@ def nearly(evidence: Evidence, known: Combination = ()) -> Nearly | None:
 
 
 def _shares(evidence: Evidence, combination: Combination) -> dict[int, float]:
-    """The share of the error that is left on every case that fails and is met; none where a case that does not fail would."""
+    """The remaining share of the error by failing case; empty if a passing case does not match."""
     shares: dict[int, float] = {}
     for count, index in enumerate(evidence.cheapest()):
         if (share := _share(evidence, combination, index)) is not None:
@@ -71,7 +76,7 @@ def _shares(evidence: Evidence, combination: Combination) -> dict[int, float]:
 
 
 def _share(evidence: Evidence, combination: Combination, index: int, right: bool = False) -> float | None:
-    """The share of an answer's error that the altered reference leaves, 0 of one that is digits; None where it is not small."""
+    """The remaining share of the error, 0 for lost digits; None if it is not small."""
     clean = {name: one.reference for name, one in evidence.clean[index].items()}
     largest = 0.0
     for sizes in _sizes(evidence, combination, index, clean):
@@ -85,7 +90,7 @@ def _share(evidence: Evidence, combination: Combination, index: int, right: bool
 
 
 def rest(evidence: Evidence, combination: Combination, indices: Iterable[int]) -> float:
-    """How far these answers lie from the altered reference, as a share of the largest value; infinite where they cannot be compared."""
+    """The largest difference as a share of the largest value; infinite if incomparable."""
     shares = [0.0]
     for sizes in (sizes for index in indices for sizes in _sizes(evidence, combination, index)):
         if sizes is None:
@@ -98,8 +103,11 @@ def rest(evidence: Evidence, combination: Combination, indices: Iterable[int]) -
 def _sizes(
     evidence: Evidence, combination: Combination, index: int, clean: Outputs | None = None
 ) -> Iterator[tuple[float, float, float] | None]:
-    """For each output how far the answer lies from the prediction and from the reference, and how large the reference is; None where they
-    cannot be compared. clean: the reference's outputs; the altered reference's if None.
+    """For each output: its distance from the prediction, its distance from the reference, and the
+    size of the reference.
+
+    None if they cannot be compared. clean: the reference's outputs; by default the altered
+    reference's.
     """
     predicted, answer = evidence.hypotheses.answer(combination, index), evidence.answers[index]
     if predicted is None or predicted.keys() != answer.keys():

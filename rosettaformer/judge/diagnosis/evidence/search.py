@@ -1,4 +1,4 @@
-"""Which alterations of the reference give a port's outputs: one, at all places or at one; a constant; two; more."""
+"""Searches for alterations that give a port's outputs: one, a constant, two, or more."""
 
 import dataclasses
 import functools
@@ -16,25 +16,25 @@ from ..altered import Combination, Outputs
 from ..hypotheses.constants import constants
 from .evidence import Evidence
 
-LOSS = 10  # a loss of digits that makes more than this many times the port's error is another one
+LOSS = 10  # a loss of digits with more than this many times the port's error is a different one
 NEAR = 25  # nearest alterations whose pairs are tried first
-HALF = 0.5  # an alteration that leaves more of the error is not the larger mistake of a pair
-SCREENED = 6  # failing answers, the smallest, one of which a part of a cover must explain
+HALF = 0.5  # an alteration that leaves more of the error is not the larger bug of a pair
+SCREENED = 6  # number of smallest failing outputs, one of which each part of a cover must explain
 
 
 class Search:
-    """Searches for the alterations that explain a port's answers."""
+    """Searches for the alterations that explain a port's outputs."""
 
     def __init__(self, evidence: Evidence) -> None:
         self.evidence, self.hypotheses = evidence, evidence.hypotheses
         self.constants = functools.cache(self._fit)
 
     def explain(self, known: Combination = (), located: bool = True) -> list[Combination]:
-        """The simplest alterations that explain the answers: the known ones, a known one at one place, one alteration, the known ones and
-        another.
+        """The simplest alterations that explain the outputs.
 
-        Several are those that the probes cannot tell apart; none means that nothing of this kind explains them. located: also alterations
-        at one place of the model alone.
+        In this order: the known ones, a known one at one place, a single alteration, the known ones
+        and another. Several results are indistinguishable on the probes. located: also alterations
+        at one place of the model.
         """
         if known and self.evidence.explains(known, known):
             return [known]
@@ -50,7 +50,7 @@ class Search:
         return []
 
     def where_failing(self) -> list[Combination]:
-        """The alterations that explain all failures of a port that fails only under a condition, such as batch size 1."""
+        """The alterations that explain a port that fails only under a condition (batch size 1)."""
         if not self.evidence.condition:
             return []
         for tier in self.hypotheses.tiers():
@@ -62,8 +62,10 @@ class Search:
         return all(self.evidence.explained((one,), [index]) for index in self.evidence.cheapest())
 
     def _different(self, found: list[Combination]) -> list[Combination]:
-        """One combination for all with the same ids: the first variant of a mistake, at its narrowest place, or at the widest of the places
-        that are the same in the answers that fail."""
+        """One combination for each set of ids: the first variant of a bug, at its narrowest place.
+
+        Of places that are equivalent in the failing outputs the widest is kept.
+        """
         chosen: dict[tuple[str, ...], Combination] = {}
         for combination in found:
             ids = tuple(one.id for one in combination)
@@ -73,11 +75,11 @@ class Search:
         return list(chosen.values())
 
     def _where(self, combination: Combination) -> list[list[list[Site]]]:
-        """Where each of these is, in the answers that fail."""
+        """The sites of each of these in the failing probes."""
         return [[sites[index] for index in self.evidence.failing] for sites in map(self.hypotheses.where, combination)]
 
     def missing(self) -> list[Combination]:
-        """The alterations that give NaN exactly where the port does; none if the port gives no NaN that the reference does not give."""
+        """The alterations with the port's NaN; empty if the reference has the same NaN."""
         clean = [{name: one.reference for name, one in expectations.items()} for expectations in self.evidence.clean]
         if not any(_holes(answer, reference) for answer, reference in zip(self.evidence.answers, clean, strict=True)):
             return []
@@ -91,7 +93,7 @@ class Search:
         return found
 
     def _fit(self, known: Combination = ()) -> list[Combination]:
-        """The constants of the reference that have another value in the port and explain the answers, alone or with the known ones."""
+        """The constants whose other values explain the outputs, alone or with known alterations."""
         for before in ((), known) if known else ((),):
             found: list[Combination] = []
             for group in constants(self.hypotheses, self.evidence.cheapest(), self.evidence.answers, before):
@@ -102,27 +104,33 @@ class Search:
         return []
 
     def with_nearest(self) -> list[Combination]:
-        """A pair of which one comes nearest, and the other is at one place, or another constant."""
+        """Pairs of a near miss and an alteration at one place or a constant."""
         for one, share in self.evidence.nearest():
             if share < HALF and (found := self.explain((one,)) or self.constants((one,))):
                 return found
         return []
 
     def imprecise(self) -> list[Combination]:
-        """The defects that do nothing but lose digits, where no error is larger than they make: which digits depends on the summation
-        order, so that equality can not be asked."""
+        """The known bugs that only lose digits, if no error is larger than theirs.
+
+        Which digits are lost depends on the summation order, so that outputs cannot be required to
+        match.
+        """
         return self.low_products() or [(defect,) for defect in next(self.hypotheses.tiers()) if self._loses_digits((defect,))]
 
     def low_products(self) -> list[Combination]:
-        """The defect that multiplies float32 as TF32, where no error is larger than that makes."""
+        """The known bug of TF32 products, if no error is larger than that makes it."""
         low = [dataclasses.replace(probe, device="cuda-tf32") for probe in self.evidence.probes if probe.dtype == "float32"]
         pairs = zip(low, self.evidence.answers, strict=True) if len(low) == len(self.evidence.answers) else ()
         meant = bool(pairs) and all(altered.equal(tolerance.expect(probe), answer) for probe, answer in pairs)
         return [(defect,) for defect in self.hypotheses.called("PRC1")] if meant else []
 
     def _loses_digits(self, combination: Combination) -> bool:
-        """True where the altered reference equals every answer, no answer supports it, and by itself it fails the very probes that fail, on
-        none of them by errors that are more than LOSS times the port's."""
+        """Whether the alteration only loses digits, as the port does.
+
+        It matches every output without support, fails on exactly the failing probes, and its errors
+        are at most LOSS times the port's.
+        """
         if not self.evidence.equals(combination) or self.evidence.silent(combination) != self.evidence.failing:
             return False
         answers = [altered.answer(combination, probe) for probe in self.evidence.probes]
@@ -132,15 +140,16 @@ class Search:
         )
 
     def _error(self, outputs: Outputs | None, index: int) -> float:
-        """The largest error of these outputs of a probe; infinite where there are none."""
+        """The largest error of a probe's outputs; infinite without outputs."""
         clean = self.evidence.clean[index]
         return max((compare(clean[name], outputs[name]).error for name in clean), default=0.0) if outputs else np.inf
 
     def pairs(self, progress: Callable[[float], None] = lambda share: None) -> list[Combination]:
-        """The pairs of alterations that explain the answers, those with the fewest settings; of a defect the commonest variant.
+        """The pairs of alterations that explain the outputs, with as few settings as possible and
+        the main variant of each bug.
 
-        Pairs with one of the alterations that come nearest alone are tried first, and the others where none of them explains; none of one
-        number. progress is called with the share that is done.
+        Pairs with a near miss come first, the others only if none of those explains the outputs.
+        Empty if only a single number fails. progress is called with the finished share.
         """
         if self.evidence.one_number:
             return []
@@ -159,7 +168,7 @@ class Search:
         return [pair for pair, number in zip(found, settings, strict=True) if number == min(settings)]
 
     def _can(self, pair: Combination) -> bool:
-        """False where a probe that fails is altered by neither, or by one of them alone, which does not come near its answer."""
+        """False if a failing probe is altered by neither, or by one that does not match it."""
         for index in self.evidence.failing:
             altering = tuple(one for one in pair if self.hypotheses.alters(one, index))
             if len(altering) < len(pair) and not (altering and self.evidence.near(altering, index)):
@@ -167,20 +176,23 @@ class Search:
         return True
 
     def cover(self, base: Combination = ()) -> Combination:
-        """The alterations that, added one by one, each explain the most further answers, until none explains more; each explains one of the
-        smallest that are left."""
+        """Adds alterations one by one, each explaining the most further outputs, until none
+        explains more.
+
+        Each must explain one of the smallest unexplained outputs.
+        """
         left = [index for index in self.evidence.left(base) if index in self.evidence.failing][:SCREENED]
         candidates = [candidate for candidate in self._further(base) if self.evidence.explained(candidate, left)]
         best = max(candidates, key=lambda candidate: len(self.evidence.explained(candidate)), default=base)
         return self.cover(best) if len(self.evidence.explained(best)) > len(self.evidence.explained(base)) else base
 
     def partly(self, base: Combination) -> list[Combination]:
-        """What explains the answers that the base leaves; the base itself, where nothing does and it explains half of those that fail."""
+        """The explanations of what the base leaves; else the base if it explains half."""
         explained = set(self.evidence.explained(base)) & set(self.evidence.failing)
         return self.remaining(base) or [base] * (bool(base) and 2 * len(explained) >= len(self.evidence.failing))
 
     def alike(self, base: Combination) -> list[Combination]:
-        """Those that explain the same answers as the base, with another alteration in the place of its last one."""
+        """Combinations that explain the same outputs as the base, with another last alteration."""
         meant = self.evidence.explained(base)
         shown = [index for index in self.evidence.cheapest() if index in meant]
         others = [(*base[:-1], one) for one in self._combined() if base and one.id not in {each.id for each in base}]
@@ -188,7 +200,7 @@ class Search:
         return self._different([other for other in others if set(self.evidence.explained(other)) == set(meant)])
 
     def remaining(self, base: Combination) -> list[Combination]:
-        """The alterations, besides the base, that explain every answer which the base leaves unexplained."""
+        """The alterations that, added to the base, explain every output that it leaves."""
         left = self.evidence.left(base)
         return [candidate for candidate in self._further(base) if len(self.evidence.explained(candidate, left)) == len(left)]
 
@@ -196,16 +208,16 @@ class Search:
         return [(*base, one) for one in self._combined() if one not in base]
 
     def _combined(self) -> list[Alteration]:
-        """The defects and settings that may explain the answers with others."""
+        """The known bugs and settings that may explain the outputs in combination."""
         return [one for one in (*self.hypotheses.defects, *self.hypotheses.settings) if self._combines(one)]
 
     def _combines(self, one: Alteration) -> bool:
-        """In float64 not what loses digits: with the tolerance that it has, whatever is near is equal."""
+        """Whether it may be combined: in float64, digit losses match anything close."""
         return not one.rounding or all(probe.dtype != "float64" for probe in self.evidence.probes)
 
 
 def _nan(outputs: Outputs) -> dict[str, bytes]:
-    """Where the outputs are NaN."""
+    """The positions of NaN in the outputs."""
     return {name: np.isnan(np.asarray(value, np.float64)).tobytes() for name, value in outputs.items()}
 
 
@@ -214,7 +226,7 @@ def _holes(answer: Outputs, reference: Outputs) -> bool:
 
 
 def ordered_pairs(candidates: Sequence[Alteration]) -> Iterator[Combination]:
-    """Every two candidates; in both orders where they alter the same function, since one may not call what the other left there."""
+    """All pairs of candidates, in both orders if they alter the same function."""
     for first, second in itertools.combinations(candidates, 2):
         yield first, second
         if first.replaces.keys() & second.replaces.keys():

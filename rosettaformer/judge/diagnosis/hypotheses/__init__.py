@@ -1,4 +1,4 @@
-"""Hypotheses: what a port may have done otherwise than the reference."""
+"""Hypotheses: how a port may differ from the reference."""
 
 from .hypotheses import Hypotheses, candidates
 

@@ -1,8 +1,9 @@
-"""Constants: finds the number of the reference that has another value in a port, and that value.
+"""Finds a constant of the reference that has another value in a port, and that value.
 
-A constant of the reference (the attention's scale, epsilon, the base of the positions, a factor of what a component gives) is a parameter
-of the altered reference. On the cases that fail it is fitted to the port's answers, and it is a hypothesis where it has one value on all of
-them, or where a factor is the same size of each, its root or its reciprocal. Like every alteration it is verified on all cases.
+A constant (the attention scale, epsilon, the base of the positions, a factor of an output) is a
+parameter of the altered reference. It is fitted to the port's outputs on failing cases. It becomes
+a hypothesis if it has one value on all of them, or if a factor equals the same size in every case,
+its root or its reciprocal. Like every alteration it is verified on all cases.
 """
 
 import math
@@ -22,21 +23,22 @@ from .constant_table import CONSTANTS, Altered
 from .hypotheses import Hypotheses
 from .numbers import named_numbers
 
-RESOLVED = 1e-14  # the digits of a number that is next to 0
-FITTED = 3  # failing cases that are fitted, the smallest first
-STEPS = 14  # of Gauss and Newton at most, each no longer than LONGEST
+RESOLVED = 1e-14  # resolution of numbers close to 0
+FITTED = 3  # failing cases to fit, smallest first
+STEPS = 14  # Gauss-Newton steps at most, each at most LONGEST
 LONGEST = 3.0
-PATIENCE, NEARER = 4, 0.8  # the fit ends if after 4 steps more than 0.8 of the error is left
-STEP = 1e-7  # of the numerical derivative
-SAME = 1e-5  # relative: numbers that are one, and what is left of an error that is fitted, before the hypothesis is verified
-NEAR = 3e-3  # what is left of an error where rounding explains it
+PATIENCE, NEARER = 4, 0.8  # the fit stops if more than 0.8 of the error is left after 4 steps
+STEP = 1e-7  # step of the numerical derivative
+SAME = 1e-5  # relative difference of equal numbers, and share of the error that a fit may leave
+NEAR = 3e-3  # share of the error that a fit may leave if rounding explains it
 
 
 @dataclass(frozen=True)
 class _Constant:
-    """A number of the reference. altered: the functions that it replaces, for a value. start: where the fit begins, the right value.
+    """A number of the reference.
 
-    right: what the reference has there. scales: it is fitted by its logarithm.
+    altered: from a value to the functions that it replaces. start: the correct value, where the fit
+    starts. right: the correct value in words. scales: whether its logarithm is fitted.
     """
 
     id: str
@@ -48,7 +50,7 @@ class _Constant:
     scales: bool = False
 
     def at(self, parameter: float) -> float:
-        """The value at a parameter of the fit, which begins at 0."""
+        """The value for a parameter of the fit, which starts at 0."""
         return self.start * math.exp(parameter) if self.scales else self.start + parameter
 
     def alteration(self, value: float) -> Alteration:
@@ -56,7 +58,7 @@ class _Constant:
         return self._called(self._written(value), value)
 
     def of_sizes(self, words: str, place: Place | None) -> Alteration:
-        """The reference with the number that has this name in every case; as it is if a case has none."""
+        """The reference with the case's number of this name, or unchanged if it has none."""
 
         def of_case(case: Case) -> Alteration:
             return self.alteration(named_numbers(case).get(words, self.start))
@@ -70,7 +72,7 @@ class _Constant:
         )
 
     def _written(self, value: float) -> str:
-        """The value with as many digits as tell it from the reference's: 0.044714998 is 0.044715 in float32."""
+        """The value with enough digits to differ from the reference's: 0.044714998 is 0.044715."""
         texts = [(f"{value:.{digits}g}", f"{self.start:.{digits}g}") for digits in (6, 8, 10, 12, 17)]
         return next((text for text, right in texts if text != right), texts[0][0])
 
@@ -81,10 +83,11 @@ _CONSTANTS = tuple(_Constant(*row) for row in CONSTANTS)
 def constants(
     hypotheses: Hypotheses, failing: Sequence[int], answers: Sequence[Outputs], base: altered.Combination = ()
 ) -> Iterator[list[Alteration]]:
-    """The constants, each at all its places and at one, with the value that the port's answers have: in few digits, and in all.
+    """The constants with the values fitted to the port, everywhere and at one place, rounded to few
+    digits and in full.
 
-    failing: the probes that are fitted, the smallest first. Those on which a constant says nothing are left out. base: what the reference
-    is altered by besides.
+    failing: the probes to fit, smallest first; a constant skips probes without it. base: further
+    alterations of the reference.
     """
     for constant in _CONSTANTS:
         sites = hypotheses.sites_of(constant.alteration(constant.start))
@@ -94,7 +97,7 @@ def constants(
             meant = [index for index in failing if any(place is None or place.holds(site) for site in sites[index])][:FITTED]
             fits: list[_Fitted] = []
             if len(meant) == 1 and _numbers(answers[meant[0]]) == 1:
-                continue  # one number is given by some value of any constant
+                continue  # any constant can fit a single number
             for index in meant:
                 fitted = _fit(constant, place, hypotheses.probes[index], answers[index], base, _rounding(hypotheses.clean[index]))
                 if fitted is None or (fits and constant.start != 1 and not fitted.same(fits[0])):
@@ -112,7 +115,7 @@ def constants(
 
 
 class _Fitted(NamedTuple):
-    """A value that gives an answer. spread: how far from it other values give the answer as well, since its digits are rounded."""
+    """A fitted value. spread: how far other values may be that fit equally well."""
 
     value: float
     spread: float
@@ -122,7 +125,7 @@ class _Fitted(NamedTuple):
 
     @property
     def short(self) -> float:
-        """The number of few digits that may be meant."""
+        """The number with the fewest digits that fits."""
         numbers = (float(f"{self.value:.{digits}g}") for digits in (2, 3, 4, 6))
         return next((number for number in numbers if abs(number - self.value) <= max(SAME * abs(self.value), self.spread)), self.value)
 
@@ -147,7 +150,8 @@ def _numbers(answer: Outputs) -> int:
 def _fit(
     constant: _Constant, place: Place | None, probe: Case, answer: Outputs, base: altered.Combination, rounding: float
 ) -> _Fitted | None:  # fmt: skip
-    """The value with which the altered reference gives the answer, by Gauss and Newton; None where there is none.
+    """The value with which the altered reference gives the answer, by Gauss and Newton; None where
+    there is none.
 
     rounding: the norm of the errors that pass.
     """
@@ -176,12 +180,12 @@ def _fit(
 
 
 def _rounding(clean: Mapping[str, Expectation]) -> float:
-    """The norm of the errors that pass, of all outputs."""
+    """The norm of the errors that pass, over all outputs."""
     return math.hypot(*(one.bound_rmse * math.sqrt(one.reference.size) for one in clean.values() if one.dtype.kind == "f"))
 
 
 def _difference(predicted: Outputs, answer: Outputs) -> np.ndarray:
-    """The errors of the finite elements of all outputs, one after the other; none where they have no counterpart."""
+    """The errors of all finite elements, concatenated; empty if shapes or dtypes differ."""
     errors = []
     for name, value in predicted.items():
         got = np.asarray(answer.get(name))

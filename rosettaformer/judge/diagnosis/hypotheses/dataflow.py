@@ -1,8 +1,8 @@
-"""Changes of the dataflow: other values that a component of a model may be given, or may give.
+"""Dataflow changes: other values that a component of a model may receive or return.
 
-They are made from the reference's own runs: a value of the same shape within the same part of the model for another one, another
-component's parameters, a component that is left out, or applied twice, a residual that is taken from elsewhere, a mask that is not given.
-No catalogue lists them.
+They are derived from runs of the reference instead of a catalogue: another value of the same shape
+in the same part of the model, another component's parameters, a component that is left out or
+applied twice, a residual from another value, a missing mask.
 """
 
 import contextlib
@@ -24,7 +24,7 @@ from .inputs import defaults
 
 OUTPUT, RESIDUAL, TREE = "output", "residual", "parameters"
 AGAIN, NOTHING, NORMED = "applied twice", "nothing", "normed by "
-CHANGES: dict[str, Callable[[np.ndarray], np.ndarray]] = {  # of what a component gives
+CHANGES: dict[str, Callable[[np.ndarray], np.ndarray]] = {  # of a component's output
     "zero": np.zeros_like,
     "doubled": lambda output: output + output,
     "halved": lambda output: output * 0.5,
@@ -38,11 +38,11 @@ CHANGES: dict[str, Callable[[np.ndarray], np.ndarray]] = {  # of what a componen
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class DataflowChange(Alteration):
-    """A component that is given, or gives, another value than the reference's.
+    """A component that receives or returns a different value than in the reference.
 
-    parent: the component within which it stands. child: its path within that one, with `*` for any layer. argument: what is replaced;
-    `output` for what it gives, `residual` for what is added to that, `parameters` for its parameters. value: the label of what replaces
-    it, or what is done to it.
+    parent: the component around it. child: its path within the parent, with `*` for any layer.
+    argument: what is replaced: an argument, its `output`, the `residual` added to that, or its
+    `parameters`. value: the label of the replacement, or of the change.
     """
 
     parent: str
@@ -52,17 +52,17 @@ class DataflowChange(Alteration):
 
     @property
     def name(self) -> str:
-        """What it does, and where."""
-        return f"another wiring of the {self.parent} ({self.title})" + (f" in {self.place} alone" if self.place else "")
+        """The change and its place."""
+        return f"a dataflow change in the {self.parent} ({self.title})" + (f", only in {self.place}" if self.place else "")
 
     @property
     def followed(self) -> bool:
-        """Always: it is of one component."""
+        """True, since it applies to one component."""
         return True
 
     @contextlib.contextmanager
     def altering(self, paths: Paths) -> Iterator[None]:
-        """The reference with the other value in it."""
+        """Runs the reference with the other value."""
         values = Values(paths)
         with observed(lambda *call: self._called(values, *call)), summing(lambda *sum: self._residual(values, *sum)):
             yield
@@ -94,7 +94,7 @@ class DataflowChange(Alteration):
         return result
 
     def _normed(self, values: Values, parent: str, own: Any) -> dict[str, Any]:
-        """The argument or the output through a norm beside the component, by the label that stands for it."""
+        """The argument or output after a neighbouring norm, by its label."""
         norm = self.value.removeprefix(NORMED)
         return {self.value: values.normed(parent, norm, own)} if norm != self.value and isinstance(own, np.ndarray) else {}
 
@@ -115,7 +115,7 @@ class DataflowChange(Alteration):
 
 @dataclass(frozen=True)
 class _Call:
-    """One call within another component's: what it is given, by argument, and what else there was, by label."""
+    """One call inside another component: its arguments, and other values there, by label."""
 
     site: Site
     component: str
@@ -124,11 +124,11 @@ class _Call:
     given: Mapping[str, Any]
     others: Mapping[str, Any]
     output: Any
-    siblings: Mapping[str, Any]  # the parameters of the components beside it, by their relative path
+    siblings: Mapping[str, Any]  # the parameters of its sibling components, by relative path
 
 
 def _calls(case: Case) -> list[_Call]:
-    """The calls of the reference's run on a case that stand in another component."""
+    """The calls inside other components in the reference's run on a case."""
     paths = Paths()
     values, calls = Values(paths), []
 
@@ -155,7 +155,7 @@ def _calls(case: Case) -> list[_Call]:
 
 
 def dataflow_changes(cases: Sequence[Case]) -> dict[Alteration, list[list[Site]]]:
-    """The changes of the dataflow of these float64 cases, most likely first, and the sites of each, case by case."""
+    """The dataflow changes of float64 cases, most likely first, with their sites by case."""
     found: dict[tuple[str, str, str, str], tuple[Alteration, list[list[Site]]]] = {}
     for index, case in enumerate(cases):
         for call in _calls(case):
@@ -175,7 +175,7 @@ def _change(parent: str, child: str, argument: str, value: str, title: str, fix:
     )  # fmt: skip
 
 
-Rewired = Iterator[tuple[str, str, str, str]]  # argument, value, title and fix, in which {child} stands for the component
+Rewired = Iterator[tuple[str, str, str, str]]  # argument, value, title and fix; {child} stands for the component
 
 
 def _rewired(call: _Call) -> Rewired:
@@ -201,7 +201,7 @@ def _values(call: _Call) -> Rewired:
                 argument,
                 f"{NORMED}{norm}",
                 f"{{child}} is given its {argument} through {norm}",
-                f"give {{child}} its {argument} as it is",
+                f"give {{child}} its {argument} unchanged",
             )
         if "mask" in argument and defaults(call.component)[argument] is None:
             yield argument, NOTHING, f"{{child}} is given no {argument}", fix
@@ -210,39 +210,39 @@ def _values(call: _Call) -> Rewired:
 def _outputs(call: _Call) -> Rewired:
     if not isinstance(call.output, np.ndarray) or call.output.dtype.kind != "f":
         return
-    fix = "use the output of {child} as it is"
+    fix = "use the output of {child} unchanged"
     given = passed_on(call.given, call.output)
     if given:
         value = f"its {given}"
-        yield OUTPUT, value, "{child} is left out: what it is given is passed on", "apply {child}"
+        yield OUTPUT, value, "{child} is left out and its input passed on", "apply {child}"
         yield OUTPUT, AGAIN, "{child} is applied twice", "apply {child} once"
     for value in CHANGES:
         yield OUTPUT, value, f"the output of {{child}} is {value}", fix
     for norm in _norms(call, call.output):
-        yield OUTPUT, f"{NORMED}{norm}", f"the output of {{child}} passes through {norm} besides", fix
+        yield OUTPUT, f"{NORMED}{norm}", f"the output of {{child}} also passes through {norm}", fix
     for label in _distinct(call.others, [call.output, call.given.get(given)]):
         yield OUTPUT, label, f"{label} stands for the output of {{child}}", fix
 
 
 def _norms(call: _Call, own: np.ndarray) -> Iterator[str]:
-    """The norms of the sub-layers beside the component that fit a value; a stack's own norm between its layers is a defect."""
+    """The sibling norms that fit a value; norms between a stack's layers are a known bug."""
     for name, tree in call.siblings.items():
         if name != "final_norm" and {"scale", "offset"} == set(tree) and tree["scale"].shape == own.shape[-1:] and own.ndim == 3:
             yield name
 
 
 def _given(call: _Call, argument: str, label: str, right: str) -> str:
-    """The title of a change that gives a component the value of this label."""
+    """The title of a change that passes the value of this label to a component."""
     if argument == RESIDUAL:
         return f"the residual around {{child}} is {label}, instead of {right}"
     sublayer = call.child.removesuffix("_norm")
     if call.component in ("layer_norm", "rms_norm") and label == f"the output of {sublayer}":
-        return f"the residual around {sublayer} is missing: {{child}} is given {label} alone"
+        return f"the residual around {sublayer} is missing: {{child}} is given only {label}"
     return f"{{child}} is given {label} as {argument}, instead of {right}"
 
 
 def _distinct(others: Mapping[str, Any], taken: Sequence[Any]) -> Iterator[str]:
-    """The labels of the values that fit in place of the first of those taken; only the first of equal values."""
+    """The labels of distinct values that fit in place of the first one taken."""
     taken = list(taken)
     for label, value in others.items():
         if alike(value, taken[0]) and not any(value is other or np.array_equal(value, other) for other in taken):

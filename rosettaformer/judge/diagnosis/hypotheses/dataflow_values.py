@@ -1,4 +1,4 @@
-"""The values of a run of the reference, by the part of the model within which they are, and what is called there."""
+"""The values of a run of the reference, by the part of the model that they occur in."""
 
 import contextlib
 import inspect
@@ -21,12 +21,12 @@ def relative(path: str, parent: str) -> str:
 
 
 def general(name: str) -> str:
-    """A path with `*` for the number of a layer."""
+    """A path with `*` for the layer index."""
     return re.sub(r"\blayers\.\d+", "layers.*", name)
 
 
 class Values:
-    """The values of a run so far, by the path of the component within which they are and by their label there."""
+    """The values of a run so far, by the path of the surrounding component and label."""
 
     def __init__(self, paths: Paths) -> None:
         self.paths = paths
@@ -35,7 +35,7 @@ class Values:
         self._epsilons: dict[str, float] = {}
 
     def begin(self, given: Mapping[str, Any]) -> tuple[str, str, str, dict[str, Any]]:
-        """A call begins: its path, that of what it stands in and that one's component, and the values that there are."""
+        """Starts a call; returns its path, its parent's path and kind, and the values there."""
         (path, component), *rest = self.paths.around()
         parent, kind = rest[0] if rest else ("", "")
         around = self._values.setdefault(parent if rest else "\0", {})
@@ -46,30 +46,30 @@ class Values:
         return path, parent, kind, dict(around)
 
     def end(self, path: str, parent: str, kind: str, given: Mapping[str, Any], output: Any) -> None:
-        """A call ends."""
+        """Ends a call."""
         if not kind:
             return
         child, around = relative(path, parent), self._values[parent]
-        if child.endswith("dropout"):  # of a sub-layer what is added is the dropped output; without dropout it is the same
+        if child.endswith("dropout"):  # the residual adds the sub-layer's output after dropout
             around[f"the output of {child.removesuffix('_dropout')}"] = output
             return
         arrays = list(arrays_of(given))
         for name, value in arrays:
             around.setdefault(f"what {child} is given" + f" as {name}" * (len(arrays) > 1), value)
         around[f"the output of {child}"] = output
-        if re.fullmatch(r"(en|de)coder\.layers\.\d+", path) and parent:  # what leaves a stack, perhaps too early
+        if re.fullmatch(r"(en|de)coder\.layers\.\d+", path) and parent:  # a stack may return a layer's output too early
             self._values.setdefault("", {})[f"the output of {path}"] = output
 
     def within(self, path: str) -> dict[str, Any]:
-        """The values so far in the component of a path."""
+        """The values so far in the component at a path."""
         return dict(self._values.get(path, {}))
 
     def normed(self, parent: str, norm: str, x: np.ndarray) -> np.ndarray:
-        """x through the norm of this name in a component."""
+        """x normalized by the norm of this name in a component."""
         return layer_norm(self.siblings(parent)[norm], x, self._epsilons[parent])
 
     def siblings(self, parent: str) -> dict[str, Any]:
-        """The parameters of what stands in a component, by relative path."""
+        """The parameters of the parts of a component, by relative path."""
         return dict(_subtrees(self._trees.get(parent, {})))
 
 
@@ -83,28 +83,28 @@ def _subtrees(tree: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, An
 
 
 def arrays_of(given: Mapping[str, Any]) -> Iterator[tuple[str, np.ndarray]]:
-    """The arguments that are arrays."""
+    """The array arguments."""
     return ((name, value) for name, value in given.items() if isinstance(value, np.ndarray))
 
 
 def first_of(result: Any) -> Any:
-    """The output; of a pair the first."""
+    """The output, or the first of a pair."""
     return result[0] if isinstance(result, tuple) else result
 
 
 def passed_on(given: Mapping[str, Any], output: Any) -> str:
-    """The first argument that has the kind and the shape of the output."""
+    """The first argument with the output's kind and shape."""
     return next((name for name, value in arrays_of(given) if alike(value, output)), "")
 
 
 def alike(first: Any, second: Any) -> bool:
-    """Whether two arrays have one shape and are the same kind of number."""
+    """Whether two arrays have equal shapes and kinds of numbers."""
     arrays = isinstance(first, np.ndarray) and isinstance(second, np.ndarray)
     return arrays and first.shape == second.shape and first.dtype.kind == second.dtype.kind
 
 
 def observed(call: Callable[[Callable, dict[str, Any]], Any]) -> contextlib.AbstractContextManager[None]:
-    """A run of the reference in which every component's function is called by `call`, with its arguments by name."""
+    """Makes the reference call components through `call`, with arguments by name."""
 
     def with_names(component: str, function: Callable, *args: Any, **options: Any) -> Any:
         given = inspect.signature(function).bind(*args, **options).arguments
@@ -114,7 +114,7 @@ def observed(call: Callable[[Callable, dict[str, Any]], Any]) -> contextlib.Abst
 
 
 def summing(residual: Callable[[str, np.ndarray], np.ndarray]) -> contextlib.AbstractContextManager[None]:
-    """A run of the reference in which `residual(name, x)` is added to the output of the sub-layer of that name, in place of x."""
+    """Makes the reference add `residual(name, x)` instead of x to a sub-layer's output."""
 
     def residual_out(original: Callable, parameters: Any, config: Any, name: str, x_btd: np.ndarray, *rest: Any) -> np.ndarray:
         return original(parameters, config, name, residual(name, x_btd), *rest)

@@ -1,7 +1,7 @@
-"""The one list of what a port may have done otherwise, likeliest first, and the altered references' answers to some cases.
+"""The list of all hypotheses, most likely first, and the altered references' outputs.
 
-Its kinds are the catalogue's defects and settings, changes of the dataflow, each of them at one place, and ignored inputs. Constants have
-no list: their values are fitted to answers.
+Hypotheses are known bugs and settings of the catalogue, dataflow changes, each of these at one
+place, and ignored inputs. Constants are not listed: their values are fitted to outputs.
 """
 
 import dataclasses
@@ -25,8 +25,8 @@ from .inputs import ignored
 def candidates(probes: Iterable[Case], alterations: Iterable[Alteration]) -> list[Alteration]:
     """The alterations that can explain failures of these probes.
 
-    No defect of a gradient alters outputs. Gradients are run if the outputs are right, so that only alterations of gradients or of the
-    training can explain them.
+    Bugs in gradients do not change outputs, and gradients run only if the outputs are correct: only
+    alterations of gradients or of training can explain them.
     """
     components = {probe.component for probe in probes}
     backward = all(map(forward_of, components))
@@ -34,16 +34,18 @@ def candidates(probes: Iterable[Case], alterations: Iterable[Alteration]) -> lis
     return [one for one in alterations if (one.component in TRAINING or forward_of(one.component) if backward else one.component in within)]
 
 
-KEPT, FEWEST = 1 << 28, 4  # bytes of answers that are kept, and how many at least
-# by component the function whose calls show that a run contains it; attention rotates by what `rotary_embedding` consists of
+KEPT, FEWEST = 1 << 28, 4  # bytes of cached outputs, and their number at least
+# by component, the function whose calls show it; attention calls parts of `rotary_embedding`
 _FUNCTIONS = {component: f"{one.module}.{component}" for component, one in FORWARD.items()} | {"rotary_embedding": "rotary.rotated"}
 
 
 class Hypotheses:
-    """The alterations that a port may have, and the altered references' answers to some probes, computed on demand and cached.
+    """The alterations that a port may have, and the altered references' outputs, computed on demand
+    and cached.
 
-    probes: cases in the dtype in which a port answered them. Defects and settings that alter no probe are left out; those that draw at
-    random equal no answer, and are only in `random`. deadline: raises `TimeIsUp` after it. store: holds the probes' expectations.
+    probes: cases in the dtype in which the port answered them. Known bugs and settings without an
+    effect on any probe are left out; random ones match no output and are only in `random`.
+    deadline: raises `TimeIsUp` once it has passed. store: keeps the probes' expectations.
     """
 
     def __init__(
@@ -53,7 +55,7 @@ class Hypotheses:
         self.probes, self.deadline = list(probes), deadline or Deadline()
         self._doubles = [probe.at("float64") for probe in self.probes]
         self.clean = list(map((store or Store()).expect, self.probes))
-        self._everywhere: dict[Alteration, Alteration] = {}  # an alteration at one place -> the same at all places
+        self._everywhere: dict[Alteration, Alteration] = {}  # an alteration at one place -> the same alteration everywhere
         size = max((sum(one.reference.nbytes for one in clean.values()) for clean in self.clean), default=0)
         self.answer = functools.lru_cache(max(FEWEST, KEPT // max(1, size)))(self._answer)
         self.alters = functools.cache(self._altering)
@@ -62,21 +64,21 @@ class Hypotheses:
 
     @functools.cached_property
     def defects(self) -> list[Alteration]:
-        """The deterministic defects, and their variants, that alter a probe."""
+        """The deterministic known bugs and their variants that alter a probe."""
         return [defect for defect in self._defects if not defect.random and self._alters(defect)]
 
     def called(self, id_: str) -> list[Alteration]:
-        """The defect of that id, whether it alters a probe or not."""
+        """The known bug of that id, whether or not it alters a probe."""
         return [defect for defect in self._defects if defect.id == id_ and not defect.variant]
 
     @functools.cached_property
     def ignored(self) -> dict[str, Alteration]:
-        """The alterations that ignore an input of the probes, by its name."""
+        """The alterations that ignore an input of the probes, by input."""
         return ignored(self.probes)
 
     @functools.cached_property
     def random(self) -> list[Alteration]:
-        """The defects that draw at random in a probe."""
+        """The known bugs that make a probe random."""
         return [defect for defect in self._defects if defect.random and self._alters(defect)]
 
     @functools.cached_property
@@ -85,10 +87,12 @@ class Hypotheses:
         return [setting for setting in self._settings if self._alters(setting)]
 
     def tiers(self, located: bool = True) -> Iterator[Sequence[Alteration]]:
-        """All hypotheses, most likely first: defects, settings, changes of the dataflow, and each of them at one place.
+        """All hypotheses, most likely first: known bugs, settings, dataflow changes, and each of
+        them at one place.
 
-        The first two tiers hold whatever replaces a function that a probe calls, altering or not: an alteration without effect explains no
-        failure, which one probe shows, while all probes must be run to know that it has no effect.
+        The first two tiers include everything that replaces a function called by a probe, whether
+        or not it has an effect: one probe shows that an alteration without effect explains nothing,
+        while only all probes show that it has no effect.
         """
         yield self._called(self._defects)
         yield self._called(self._settings)
@@ -98,14 +102,15 @@ class Hypotheses:
 
     @functools.cached_property
     def dataflow(self) -> Mapping[Alteration, list[list[Site]]]:
-        """How values could flow otherwise through the parts of the model, and at which sites, probe by probe."""
+        """The dataflow changes, with their sites in each probe."""
         return dataflow_changes(self._doubles) if self._forward else {}
 
     @functools.cached_property
     def located(self) -> list[Alteration]:
-        """Defects, settings and changes of the dataflow at one place of the model.
+        """Known bugs, settings and dataflow changes at one place of the model.
 
-        A change of the dataflow of `layers.*.feed_forward` at `layers.0` is that of `layers.0.feed_forward`: such a one is left out.
+        Leaves out duplicates: a change in `layers.*.feed_forward` at `layers.0` is one in
+        `layers.0.feed_forward`.
         """
         seen = {self._identity(one) for one in self.dataflow}
         found = self.at_places((*self.defects, *self.settings))
@@ -116,11 +121,11 @@ class Hypotheses:
         return found
 
     def _identity(self, change: Alteration) -> tuple[str, tuple[frozenset[Site], ...]]:
-        """What a change of the dataflow does, and where it does it in each probe."""
+        """The id of a dataflow change and its sites in each probe."""
         return change.id, tuple(map(frozenset, self.where(change)))
 
     def at_places(self, alterations: Iterable[Alteration]) -> list[Alteration]:
-        """Each of these at every place within the model."""
+        """Each of these alterations at every place in the model."""
         found: list[Alteration] = []
         for one in alterations if self._forward else ():
             placed = [dataclasses.replace(one, place=place) for place in places(self.where(one))]
@@ -129,7 +134,7 @@ class Hypotheses:
         return found
 
     def where(self, one: Alteration) -> list[list[Site]]:
-        """The sites at which an alteration is, probe by probe."""
+        """The sites of an alteration, probe by probe."""
         every = self._everywhere.get(one, one)
         runs = self.dataflow.get(every) or self.sites_of(every)
         return [[site for site in run if one.place is None or one.place.holds(site)] for run in runs]
@@ -143,7 +148,7 @@ class Hypotheses:
 
     @functools.cached_property
     def _sites(self) -> list[dict[str, list[Site]]]:
-        """Where every probe's run calls the functions that are replaced, by function."""
+        """The calls of the replaced functions in every probe's run, by function."""
         return [sites(case, self._functions) for case in self._doubles]
 
     @property
@@ -151,12 +156,12 @@ class Hypotheses:
         return all(probe.component in FORWARD for probe in self.probes)
 
     def _answer(self, combination: Combination, index: int) -> dict[str, np.ndarray] | None:
-        """The altered reference's float64 outputs of a probe; None where it fails."""
+        """The altered reference's float64 outputs of a probe; None if it raises."""
         self.deadline.check()
         return altered.answer(combination, self._doubles[index])
 
     def _called(self, alterations: Iterable[Alteration]) -> list[Alteration]:
-        """The deterministic alterations that round, or replace a function that some probe calls."""
+        """The deterministic alterations that change rounding or a function that a probe calls."""
         return [one for one in alterations if not one.random and any(self._calls(one, index) for index in range(len(self.probes)))]
 
     def _calls(self, one: Alteration, index: int) -> bool:
@@ -176,7 +181,7 @@ class Hypotheses:
         return predicted is None or altered.differ(predicted, clean)
 
     def _meant(self, one: Alteration, index: int) -> bool:
-        """False for a defect of a smaller component that the probe does not contain, although it calls what the defect replaces."""
+        """False for bugs of a smaller component whose functions the probe calls without it."""
         order, probe = list(FORWARD), self.probes[index].component
         if probe not in FORWARD or one.component not in order[: order.index("encoder_layer")]:
             return True

@@ -1,6 +1,7 @@
-"""Inputs that a port may have taken otherwise: left out, exchanged, shifted, inverted; and parameters that it left out.
+"""Inputs that a port may use differently (ignored, swapped, shifted, inverted), and parameters that
+it may ignore.
 
-The plainest, an optional array that is ignored, is also an alteration of the reference.
+An ignored optional array is also an alteration of the reference.
 """
 
 import dataclasses
@@ -18,11 +19,15 @@ from ...expectation import components
 from ...expectation.components import FORWARD
 from ...stored import changed
 
-Change = Callable[[Case], Case | None]  # None of a case that cannot be changed so
+Change = Callable[[Case], Case | None]  # None if it does not apply to the case
 
 
 class OtherInput(NamedTuple):
-    """words: what the reference is given. change: of a case. ignored: the optional array that is left out; empty for another change."""
+    """A different use of an input.
+
+    words: what the reference gets. change: changes a case. ignored: the ignored optional array;
+    empty for other changes.
+    """
 
     words: str
     change: Change
@@ -31,19 +36,19 @@ class OtherInput(NamedTuple):
 
 @functools.cache
 def defaults(component: str) -> Mapping[str, Any]:
-    """The arguments of a component's function, and their defaults."""
+    """The arguments of a component's function with their defaults."""
     return {name: one.default for name, one in components.signature_of(component).parameters.items()}
 
 
 def _optional(cases: Iterable[Case]) -> list[str]:
-    """The optional arrays that some of these cases of one component are given."""
+    """The optional arrays in some of these cases of one component."""
     cases = list(cases)
     absent = [name for name, default in defaults(cases[0].component).items() if default is None]
     return [name for name in absent if any(isinstance(case.inputs.get(name), np.ndarray) for case in cases)]
 
 
 def ignored(probes: Sequence[Case]) -> dict[str, Alteration]:
-    """The alterations that take an optional array for absent, by its name."""
+    """The alterations that ignore an optional array, by its name."""
     component = probes[0].component if probes else ""
     if component not in FORWARD or any(probe.component != component for probe in probes):
         return {}
@@ -54,7 +59,7 @@ def ignored(probes: Sequence[Case]) -> dict[str, Alteration]:
 
 
 def other_inputs(case: Case) -> Iterator[OtherInput]:
-    """All other inputs of a case."""
+    """All different uses of a case's inputs."""
     given = {name: value for name, value in case.inputs.items() if value is not None and not name.startswith("keep")}
     optional = _optional([case])
     for name, value in given.items():
@@ -67,14 +72,14 @@ def other_inputs(case: Case) -> Iterator[OtherInput]:
     arrays = {name: value for name, value in given.items() if isinstance(value, np.ndarray)}
     for (first, one), (second, other) in itertools.permutations(arrays.items(), 2):
         if one.dtype.kind == other.dtype.kind and one.shape[-1] == other.shape[-1] and one.ndim == other.ndim:
-            yield OtherInput(f"with `{second}` for `{first}`, too", _replace({first: second}))
+            yield OtherInput(f"with `{second}` in place of `{first}`", _replace({first: second}))
             if first < second:
-                yield OtherInput(f"with `{first}` and `{second}` exchanged", _replace({first: second, second: first}))
+                yield OtherInput(f"with `{first}` and `{second}` swapped", _replace({first: second, second: first}))
     yield from _without_parameters(case)
 
 
 def reversed_rows(case: Case) -> Case:
-    """The case with the rows of its batch in reverse order; itself if it has one row, or masks of dropout."""
+    """The case with its batch reversed; unchanged with one row or dropout masks."""
     rows = {name: value for name, value in case.inputs.items() if isinstance(value, np.ndarray) and _of_rows(name, value)}
     if not rows or any(name.startswith("keep") for name in case.inputs):
         return case
@@ -83,27 +88,27 @@ def reversed_rows(case: Case) -> Case:
 
 
 def _of_rows(name: str, value: np.ndarray) -> bool:
-    """Whether an array has a row for each of the batch: its name ends in axes that begin with b, or names none."""
+    """Whether an array has a batch axis: its axes start with b, or its name has none."""
     axes = name.rpartition("_")[2] if "_" in name else "b"
     return value.ndim > 1 and len(value) > 1 and axes.startswith("b")
 
 
 def _altered(value: np.ndarray) -> Iterator[tuple[str, Callable[[np.ndarray], Any]]]:
-    """What may have happened to an input before its use."""
+    """Changes of an input before its use, with their words."""
     if value.dtype.kind == "b":
         yield "inverted", np.logical_not
         if value.ndim == 4:
-            yield "with queries and keys exchanged", lambda mask: mask.swapaxes(2, 3)
-            yield "of the batch's first row for all rows", lambda mask: mask[:1]
-            yield "of the first head for all heads", lambda mask: mask[:, :1]
+            yield "with queries and keys swapped", lambda mask: mask.swapaxes(2, 3)
+            yield "of the first batch row used for all rows", lambda mask: mask[:1]
+            yield "of the first head used for all heads", lambda mask: mask[:, :1]
     if value.dtype.kind in "iu":
         yield from ((f"{'plus' if n > 0 else 'minus'} {abs(n)}", functools.partial(np.add, n)) for n in (1, -1, 2, -2))
     if value.ndim >= 2:
-        yield "in reverse order along its second axis", lambda array: array[:, ::-1]
-        yield "shifted by one along its second axis, the first repeated", lambda array: np.concatenate([array[:, :1], array[:, :-1]], 1)
-        yield "shifted by one along its second axis, the last repeated", lambda array: np.concatenate([array[:, 1:], array[:, -1:]], 1)
-        yield "in reverse order along the batch", lambda array: array[::-1]
-        yield "of the batch's first row in all rows", lambda array: np.broadcast_to(array[:1], array.shape)
+        yield "reversed along its second axis", lambda array: array[:, ::-1]
+        yield "shifted by one along its second axis, repeating the first", lambda array: np.concatenate([array[:, :1], array[:, :-1]], 1)
+        yield "shifted by one along its second axis, repeating the last", lambda array: np.concatenate([array[:, 1:], array[:, -1:]], 1)
+        yield "reversed along the batch", lambda array: array[::-1]
+        yield "of the first batch row in all rows", lambda array: np.broadcast_to(array[:1], array.shape)
 
 
 def _set(name: str, function: Callable[[Any], Any]) -> Change:
@@ -120,7 +125,7 @@ def _replace(others: Mapping[str, str]) -> Change:
 
 
 def _without_parameters(case: Case) -> Iterator[OtherInput]:
-    """Leaves out parameters, one by one and all of a kind."""
+    """Ignores parameters, one by one and all of a kind."""
     kinds = {"bias": np.zeros_like, "offset": np.zeros_like, "scale": np.ones_like}
     for name in case.parameters:
         if unused := kinds.get(name.rpartition(".")[2]):

@@ -1,4 +1,4 @@
-"""The numbers of a case that a factor may be, by name: plain ones, sizes, their roots and reciprocals."""
+"""The named numbers that a factor may equal: plain numbers, sizes, their roots and reciprocals."""
 
 import math
 
@@ -10,7 +10,7 @@ PLAIN = {"-1": -1.0, "2": 2.0, "1/2": 0.5, "-2": -2.0, "3": 3.0, "4": 4.0, "sqrt
 
 
 def named_numbers(case: Case) -> dict[str, float]:
-    """Plain numbers, the sizes of the config, their roots and reciprocals, and the lengths of the inputs; no number that is 1."""
+    """Plain numbers, sizes of the config, roots, reciprocals and input lengths; no 0 and 1."""
     config = case.config
     sizes = {
         "key_size": config.key_size, "model_width": config.model_width, "heads": config.heads, "value_size": config.value_size,

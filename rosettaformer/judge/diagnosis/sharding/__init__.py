@@ -1,4 +1,4 @@
-"""What is wrong with the outputs of a port on a mesh: the fault of the catalogue that gives them, or what they show."""
+"""Explains wrong outputs on a mesh: the known bug that gives them, or what they show."""
 
 from .facts import Reply
 from .fault_search import Said, said

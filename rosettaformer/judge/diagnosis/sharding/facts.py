@@ -1,4 +1,4 @@
-"""What the wrong outputs of a port on a mesh show, each sentence verified on every answer that is wrong."""
+"""Facts about the wrong outputs of a port on a mesh, each verified on every wrong output."""
 
 import functools
 from collections.abc import Iterator, Mapping, Sequence
@@ -21,7 +21,7 @@ PARAMETERS = "parameters."
 
 @dataclass(frozen=True, eq=False)
 class Reply:
-    """One case, in its dtype; expected: of every output; given: what the port gave."""
+    """One case in its dtype, with the expected and the actual outputs."""
 
     case: Case
     expected: Mapping[str, Expectation]
@@ -29,7 +29,7 @@ class Reply:
 
     @functools.cached_property
     def outputs(self) -> dict[str, Answered]:
-        """Every output that has a value and shows something."""
+        """The outputs that can be compared."""
         run, given = Run(self.case), self.case.part(self.given)
         return {
             name: Answered(run, name, one, given[name])
@@ -39,7 +39,7 @@ class Reply:
 
     @functools.cached_property
     def wrong(self) -> list[str]:
-        """The outputs that the comparison refuses."""
+        """The outputs that differ."""
         return [name for name, output in self.outputs.items() if compare(output.expectation, output.answer).excess > 1]
 
     @property
@@ -49,16 +49,16 @@ class Reply:
 
     @property
     def right_gradients(self) -> list[str]:
-        """The names of the parameters whose gradients are right, and not zero whatever the port does."""
+        """The names of the parameters whose gradients are right and not zero by construction."""
         own = [name for name, output in self.outputs.items() if name.startswith(PARAMETERS) and not output.expectation.whole]
         return [name.removeprefix(PARAMETERS) for name in own if name not in self.wrong]
 
     def equals(self, predicted: Mapping[str, np.ndarray]) -> bool:
-        """Whether every output equals what is predicted, within the tolerance. What is predicted as no number may be any."""
+        """Whether every output equals the prediction, where NaN matches any number."""
         return all(name in predicted and self._equals(output, predicted[name]) for name, output in self.outputs.items())
 
     def determined(self, predicted: Mapping[str, np.ndarray]) -> bool:
-        """Whether something that is wrong is predicted as a number."""
+        """Whether the prediction has a number for some wrong element."""
         return any((output.off & ~np.isnan(predicted[name])).any() for name in self.wrong if (output := self.outputs[name]).shaped)
 
     @staticmethod
@@ -73,11 +73,11 @@ class Reply:
         return self.outputs[PARAMETERS + name]
 
 
-SAME = 1e-6  # of a factor: how far those of two gradients may lie apart
+SAME = 1e-6  # relative difference up to which two factors count as equal
 
 
 def facts(failing: Sequence[Reply], right: Sequence[Reply]) -> list[str]:
-    """The sentences on the answers that are wrong. right: the answers that are right."""
+    """The facts about the wrong outputs, in words. right: the correct ones."""
     return [*_forward(failing, right), *_losses(failing), *_steps(failing), *_gradients(failing)]
 
 
@@ -87,7 +87,7 @@ def _forward(failing: Sequence[Reply], right: Sequence[Reply]) -> Iterator[str]:
         return
     beside = [reply for reply in right if "output" in reply.outputs and reply.case.component == own[0].case.component]
     if beside and all(_rows(reply) > 1 for reply in own) and all(_rows(reply) == 1 for reply in beside):
-        yield "outputs are right of one row, and wrong of several"
+        yield "outputs are right for one row and wrong for several"
     found = [_moved_rows(reply) for reply in own]
     if all(found):
         yield from dict.fromkeys(found)
@@ -98,22 +98,22 @@ def _rows(reply: Reply) -> int:
 
 
 def _moved_rows(reply: Reply) -> str:
-    """Where every row of an output is a row of the reference, or the right ones are those of the first device; empty if neither."""
+    """How rows are permuted, or that only the first device's are right; else empty."""
     output = reply.outputs["output"]
     if not output.shaped or len(output.got) < 2:
         return ""
     same = _same_rows(reply)
     places = [int(row.argmax()) if row.sum() == 1 else -1 for row in same]
     if all(place >= 0 for place in places):
-        return f"the rows of your output are the rows {places} of the reference"
+        return f"the rows of your output are rows {places} of the reference"
     most = -(-len(places) // reply.case.mesh.data) if reply.case.mesh else 0
     if 0 < most < len(places) and [index for index, row in enumerate(same) if row[index]] == list(range(most)):
-        return "only the rows of the first part of the batch are right"
+        return "only the rows in the first part of the batch are right"
     return ""
 
 
 def _same_rows(reply: Reply) -> np.ndarray:
-    """Whether each row of an output is each row of the reference, at tokens that are real in both."""
+    """Which rows of the output equal which of the reference, at tokens real in both."""
     output, real_bt = reply.outputs["output"], reply.case.real_bt
     allowed, count = output.allowed(output.reference), len(output.got)
     same = np.zeros((count, count), bool)
@@ -131,7 +131,7 @@ def _losses(failing: Sequence[Reply]) -> Iterator[str]:
     ]
     ratios = [float(reply.outputs[name].got) / float(reply.outputs[name].reference) for reply, name in found]
     if ratios:
-        yield f"the loss is {_range(ratios)} times the right one"
+        yield f"the loss is {_range(ratios)} times the correct loss"
 
 
 def _range(ratios: Sequence[float]) -> str:
@@ -140,13 +140,13 @@ def _range(ratios: Sequence[float]) -> str:
 
 
 def _steps(failing: Sequence[Reply]) -> Iterator[str]:
-    """Whether steps of training go wrong with their first loss, or later."""
+    """Whether training goes wrong with the first loss or later."""
     losses = [reply.outputs["losses"] for reply in failing if "losses" in reply.outputs and reply.outputs["losses"].shaped]
     off = [output.off for output in losses]
     if off and all(each[0] for each in off):
         yield "the loss before the first step is wrong"
     elif off and not any(each[0] for each in off):
-        yield "the loss before the first step is right: a gradient or the update is wrong"
+        yield "the loss before the first step is right, so a gradient or the update is wrong"
 
 
 def _gradients(failing: Sequence[Reply]) -> Iterator[str]:
@@ -161,29 +161,29 @@ def _gradients(failing: Sequence[Reply]) -> Iterator[str]:
     verb = "are" if right and len(wrong) > 1 else "is"
     numbers = [factor for factor in factors.values() if factor is not None]
     if len(numbers) == len(wrong) and np.ptp(numbers) <= SAME * abs(numbers[0]):
-        yield f"{every} {verb} {numbers[0]:.6g} times the right one: {_listed(own[0].case, wrong)}"
+        yield f"{every} {verb} {numbers[0]:.6g} times the correct one: {_listed(own[0].case, wrong)}"
         return
     yield f"{every} {verb} wrong" + f": {_listed(own[0].case, wrong)}" * bool(right)
     if (first := _first(order, wrong, right)) and right:
-        yield f"in the order of the backward pass the first of them is {first}: all before it are right"
+        yield f"{first} is the first wrong gradient in backward order; all before it are right"
     for name in wrong[::-1][: SHOWN if right else 1]:
         yield f"{name} is {_ratio([reply for reply in own if name in reply.wrong_gradients], name, factors[name])}"
 
 
 def _first(order: Sequence[str], wrong: Sequence[str], right: Sequence[str]) -> str:
-    """The wrong gradient that the backward pass comes to first, where those before it are right; empty where there are none before it."""
+    """The first wrong gradient in backward order; empty unless those before it are right."""
     last = wrong[-1]
     after = order[order.index(last) + 1 :]
     return last if after and set(after) <= set(right) else ""
 
 
 def _listed(case: Case, names: Sequence[str]) -> str:
-    """The names, those of the backward pass's begin first, each with its split."""
+    """The names in backward order, each with its split."""
     return listed([f"{name} ({_split(case, name)})" for name in names[::-1]])
 
 
 def _factor(replies: Sequence[Reply], name: str) -> float | None:
-    """The number that makes the right gradient the given one on every case; None if there is none."""
+    """The factor from the correct gradient to the port's in every case; None if none."""
     gradients = [reply.gradient(name) for reply in replies]
     found = [gradient.factor(gradient.got, gradient.reference) if gradient.shaped else None for gradient in gradients]
     known = [factor for factor in found if factor is not None]
@@ -192,16 +192,16 @@ def _factor(replies: Sequence[Reply], name: str) -> float | None:
 
 def _ratio(replies: Sequence[Reply], name: str, factor: float | None) -> str:
     if factor is not None:
-        return f"the right one times {factor:.6g}"
+        return f"the correct gradient times {factor:.6g}"
     gradients = [reply.gradient(name) for reply in replies]
     if any(not gradient.shaped or not np.isfinite(gradient.got).all() for gradient in gradients):
-        return "of another shape, or not finite"
+        return "not finite or has the wrong shape"
     norms = [float(np.linalg.norm(gradient.got) / np.linalg.norm(gradient.reference)) for gradient in gradients]
-    return f"no multiple of the right one; its norm is {_range(norms)} times as large"
+    return f"no multiple of the correct gradient; its norm is {_range(norms)} times as large"
 
 
 def _split(case: Case, name: str) -> str:
-    """What the axes of a parameter are split over: `h over model, d over data`; whole if nothing is."""
+    """How a parameter is split, such as `h over model, d over data`, or `whole`."""
     if case.mesh is None:
         return "whole"
     component = model_of(forward_of(case.component) or case.component)

@@ -1,4 +1,4 @@
-"""The search for the fault of a mesh's devices that gives a port's answers, and what is said of them."""
+"""Searches for the known bug of a sharded port that gives its outputs on a mesh."""
 
 import dataclasses
 import itertools
@@ -13,25 +13,30 @@ from ...catalogue.sharded.over_model import NEEDS
 from ...expectation import mesh as on_mesh
 from ...expectation.components import forward_of
 from ...expectation.mesh.run import split_axes, table
+from .. import words
 from ..findings import Verdict
 from .facts import Reply, facts
 
 KINDS = ("self_attention", "cross_attention", "feed_forward", "logits")
-# operations that no output of a forward pass shows
+# operations that do not affect the output of a forward pass
 BACKWARD = {
     "input_gradient", "output_gradient", "shared_gradient", "key_gradient", "bias_gradient", "whole_gradient", "data_gradient",
     "norm_gradient", "label_count", "loss", "log_normaliser", "clip_factors",
 }  # fmt: skip
-OF_PARAMETERS = {"shared_gradient", "whole_gradient", "norm_gradient", "bias_gradient", "data_gradient"}  # they alter the named ones alone
-NEAR = 4  # sub-layers after the last wrong gradient that may have made it wrong
+OF_PARAMETERS = {"shared_gradient", "whole_gradient", "norm_gradient", "bias_gradient", "data_gradient"}  # affect only these gradients
+NEAR = 4  # sub-layers after the last wrong gradient that may have caused it
 Check = Callable[[], None]
 
 
 def explanations(replies: Sequence[Reply], check: Check = lambda: None) -> tuple[list[Fault], list[str]]:
-    """The faults each of which gives every answer, right ones too, to the tolerance; several only if no case tells them apart. Then the
-    components that they are in alone, where answers of others are right: their own answers are given, right ones too. Empty if no answer
-    is wrong. Those that are everywhere are tried first, then those at one kind of place, then at one place; then again of devices that have
-    tables whole over `model`, as many plans leave them. check: is called before each run, and may raise.
+    """The faults that give every output, correct ones included, and the components to which they
+    are limited.
+
+    Several faults are returned only if no case tells them apart. Components are returned only if
+    the faults would break correct outputs of the others. Both are empty if no output is wrong.
+    Faults everywhere are tried first, then those at one kind of place, then at one place, then the
+    same with vocabulary tables that `model` does not split. check: called before each run; may
+    raise.
     """
     failing = sorted((reply for reply in replies if reply.wrong), key=_cost)
     if not failing or failing[0].case.mesh is None:
@@ -59,8 +64,7 @@ def explanations(replies: Sequence[Reply], check: Check = lambda: None) -> tuple
 
 
 def _whole_tables(failing: Sequence[Reply]) -> list[tuple[str, ...]]:
-    """The tables of the vocabulary that devices may have whole, of those that `model` splits: those of embeddings, unless they are the
-    logits', and those of both."""
+    """The vocabulary tables that devices may hold whole although `model` splits them."""
     cases = [(reply.case, reply.case.mesh) for reply in failing]
     split = [name for case, mesh in cases if mesh and mesh.model > 1 for name in split_axes(case.config, mesh, case.component)]
     tables = {kind for name in split if (kind := table(name))}
@@ -70,22 +74,22 @@ def _whole_tables(failing: Sequence[Reply]) -> list[tuple[str, ...]]:
 
 
 def _fits(fault: Fault, place: str) -> bool:
-    """Whether it can be at a place: in norms, what alters gradients of parameters alone."""
+    """Whether the fault can occur at a place; norms only have faults of parameter gradients."""
     return not place or (fault.placed and (fault.replaces.keys() <= OF_PARAMETERS or not place.endswith("norm")))
 
 
 def _forward(replies: Sequence[Reply]) -> list[Reply]:
-    """The quickest answer of a forward pass, which refutes most faults of one."""
+    """The cheapest forward case, which rules out most faults of the forward pass."""
     return [reply for reply in replies if not _is_backward(reply.case)][:1]
 
 
 def _one_of_each(found: Sequence[Fault]) -> list[Fault]:
-    """The first of each id."""
+    """The first fault of each id."""
     return list({fault.id: fault for fault in found[::-1]}.values())[::-1]
 
 
 def _shows(fault: Fault, case: Case) -> bool:
-    """Whether the mesh has the axis along which it is made, and the case what it is about."""
+    """Whether the mesh has the fault's axis and the case can show the fault."""
     if fault.id in NEEDS and not NEEDS[fault.id](case):
         return False
     return not fault.axis or (case.mesh is not None and case.mesh.sizes[fault.axis] > 1)
@@ -98,7 +102,7 @@ def _cost(reply: Reply) -> float:
 
 
 def _may_give(fault: Fault, reply: Reply) -> bool:
-    """Whether the fault alters what is wrong, as far as can be said without a run."""
+    """Whether the fault may change the wrong outputs, judged without a run."""
     mesh = reply.case.mesh
     if not reply.wrong or mesh is None:
         return True
@@ -118,12 +122,12 @@ def _gives(fault: Fault, reply: Reply, check: Check) -> bool:
     check()
     try:
         return _begins(fault, reply) and reply.equals(predicted(fault, reply.case))
-    except (ValueError, IndexError, ZeroDivisionError):  # the fault makes no sense on this case
+    except (ValueError, IndexError, ZeroDivisionError):  # the fault does not apply to this case
         return False
 
 
 def _begins(fault: Fault, reply: Reply) -> bool:
-    """Whether the first two losses of steps of training are those of the fault: most of all are not. True of any other case."""
+    """Whether the first two losses of training match; a cheap check, True for other cases."""
     if reply.case.component != "training_steps" or "losses" not in reply.outputs:
         return True
     stepped = {name: value[:2] for name, value in reply.case.inputs.items() if isinstance(value, np.ndarray) and value.ndim}
@@ -137,7 +141,7 @@ def _is_backward(case: Case) -> bool:
 
 
 def predicted(fault: Fault, case: Case) -> dict[str, np.ndarray]:
-    """What a port with the fault gives, in float64."""
+    """The float64 outputs of a port with the fault."""
     if case.mesh is None:
         raise ValueError(f"{case.id} must have a mesh")
     return on_mesh.answer(dataclasses.replace(case.at("float64"), mesh=fault.on(case.mesh)), fault.operations, fault.whole)
@@ -151,20 +155,20 @@ def _all_sites(case: Case) -> list[str]:
 
 
 def _kinds(case: Case) -> list[str]:
-    """The kinds of sub-layers, and the names of norms."""
+    """The kinds of sub-layers and the names of norms."""
     sites = {site.rpartition(".")[2] for site in _all_sites(case)}
     norms = {name.split(".")[-2] for name in case.parameters if name.endswith(".scale") and "." in name}
     return [*(kind for kind in KINDS if kind in sites or kind == "logits"), *sorted(norms)]
 
 
 def _wrong_norms(failing: Sequence[Reply]) -> list[str]:
-    """The names of norms whose gradients are wrong, as one place: what FSDP2 is told to ignore is often the norms of layers, or all."""
+    """All norms with wrong gradients as one place: FSDP2 is often set to ignore norms."""
     names = {name.split(".")[-2] for reply in failing for name in reply.wrong_gradients if "norm." in name}
     return [" and ".join(sorted(names))] if len(names) > 1 else []
 
 
 def _sites(failing: Sequence[Reply]) -> list[str]:
-    """The sub-layers that one place alone may be: where gradients are wrong, those that come soon after the last wrong one."""
+    """The sub-layers that may contain the fault: those near the last wrong gradient."""
     sites, reply = _all_sites(failing[0].case), next((reply for reply in failing if reply.wrong_gradients), None)
     if reply is None or any(not _is_backward(each.case) for each in failing):
         return sites
@@ -175,12 +179,9 @@ def _sites(failing: Sequence[Reply]) -> list[str]:
     return sites[max(0, first - 1) : first + NEAR]
 
 
-BESIDE = "a mistake that is there on one device, too, has its name there: diagnose the port without --mesh"
-
-
 @dataclass(frozen=True)
 class Said:
-    """What is said of a port's answers: the verdict, the ids of the faults that give them, the first line and further ones."""
+    """A conclusion about outputs: verdict, fault ids, headline and further lines."""
 
     verdict: Verdict
     ids: tuple[str, ...]
@@ -189,30 +190,22 @@ class Said:
 
 
 def said(replies: Sequence[Reply], framework: str = "", check: Callable[[], None] | None = lambda: None) -> Said | None:
-    """What is said of a port's answers on one mesh in one dtype; None if none is wrong. check: is called often, and may raise; None, and no
-    fault is searched.
+    """The conclusion about a port's outputs on one mesh in one dtype; None if none is wrong.
+
+    check: called often; may raise. Without it no fault is searched.
     """
     failing, right = ([reply for reply in replies if bool(reply.wrong) is wrong] for wrong in (True, False))
     if not failing:
         return None
     seen, (found, alone) = tuple(facts(failing, right)), explanations(replies, check) if check else ([], [])
     if not found:
-        tried = "no fault of the catalogue gives your output" if check else "the limit had passed before a fault was found"
         verdict = Verdict.UNEXPLAINED if check else Verdict.STOPPED
-        return Said(verdict, (), "; ".join([tried, *seen[:1]]), (*seen[1:], *([BESIDE] if check else [])))
-    count = f"all {len(failing)} cases that fail" if len(failing) > 1 else "the one case that fails"
-    beside = f", and it is right on the other {len(right)}" if right else ""
-    names = " or ".join(fault.name for fault in found)
-    only = f"only in {', '.join(alone)}: " * bool(alone)
-    layout = f", {' and '.join(found[0].whole)} whole over model," * bool(found[0].whole)
-    text = f"{only}your output equals the reference on this mesh{layout} with {names}, on {count}{beside}"
-    fixes = _fixes(found[0], framework) if len(found) == 1 else ()
-    return Said(
-        Verdict.EXPLAINED if len(found) == 1 else Verdict.INDISTINGUISHABLE, tuple(fault.id for fault in found), text, (*seen, *fixes)
-    )
-
-
-def _fixes(fault: Fault, framework: str) -> tuple[str, ...]:
-    if framework not in fault.fix:
-        return (f"fix of {fault.id}: rosettaformer explain {fault.id}",)
-    return (f"fix of {fault.id}:", f"  {framework}: {fault.fix[framework]}")
+        return Said(verdict, (), words.no_fault(searched=bool(check)), (*seen, *([words.ON_ONE_DEVICE] if check else [])))
+    one, ids = len(found) == 1, tuple(fault.id for fault in found)
+    text = words.matches_on_mesh(ids, len(failing), len(right))
+    causes = [f"cause: {found[0].title}"] if one else [fault.name for fault in found]
+    place = [f"place: {found[0].place} and nowhere else"] if one and found[0].place else []
+    only = [f"only in {', '.join(alone)}"] if alone else []
+    layout = [f"layout: {' and '.join(found[0].whole)} whole over model"] if found[0].whole else []
+    fix = [words.fix_on_mesh(found[0], framework)] if one else []
+    return Said(Verdict.EXPLAINED if one else Verdict.INDISTINGUISHABLE, ids, text, (*causes, *place, *only, *layout, *seen, *fix))

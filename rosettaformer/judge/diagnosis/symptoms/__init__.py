@@ -1,4 +1,4 @@
-"""Symptoms: sentences that say what a port's output is in terms of the reference and the inputs, if no alteration gives it."""
+"""Symptoms: sentences that describe an output that no alteration gives."""
 
 from .answered import Symptom
 from .describe import describe, only_at, rounding

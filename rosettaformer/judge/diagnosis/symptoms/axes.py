@@ -1,4 +1,4 @@
-"""Axes: the letters of an output's axes, and the family of changes that move elements without changing them."""
+"""Symptoms about axes: elements moved but not changed."""
 
 import itertools
 from collections.abc import Callable, Iterator
@@ -20,11 +20,11 @@ OUTPUTS = {
     "transformer": "btv", "pool": "br", "classify": "bc", "masked_language_logits": "btv",
 }  # fmt: skip
 Function = Callable[[np.ndarray], np.ndarray]
-LISTED = 8  # an order of so many is listed
+LISTED = 8  # longest axis whose order is listed
 
 
 def letters(answered: Answered) -> str:
-    """The letters of the output's axes, which end the names of states; empty if they are not known."""
+    """The letters of the output's axes; empty if unknown. The names of states end in them."""
     if answered.name == "weights":
         return "bhts"
     return answered.name.rpartition("_")[2] if "." in answered.name else OUTPUTS.get(answered.case.component, "")
@@ -36,7 +36,7 @@ def words(axes: str, axis: int, ndim: int) -> str:
 
 
 def orders(answered: Answered) -> Iterator[Prediction]:
-    """Proposes elements at other places: axes exchanged, reversed or shifted, heads merged untransposed, features in another order."""
+    """Proposes moved elements: axes exchanged, reversed, shifted or merged, features reordered."""
     given, target, axes = answered.reference, answered.got, letters(answered)
     yield from _transposed(given, axes, target.shape)
     if target.shape != given.shape:
@@ -47,7 +47,7 @@ def orders(answered: Answered) -> Iterator[Prediction]:
         yield _moved(f"{{}} with its {name} in reverse order", partial(np.flip, axis=axis), 84)
         for n in (1, -1):
             yield _moved(f"{{}} rolled by {n} along its {name}", partial(np.roll, shift=n, axis=axis), 83)
-        yield from (_moved(f"{{}} shifted by {n} along its {name}, the last one repeated", _shift(axis, n), 83) for n in (1, -1))
+        yield from (_moved(f"{{}} shifted by {n} along its {name}, repeating the last one", _shift(axis, n), 83) for n in (1, -1))
         yield _moved(f"{{}} with index 0 of its {name} everywhere", _spread(axis), 83)
         yield _moved(f"{{}} sorted along its {name}", partial(np.sort, axis=axis), 78)
         if order := _order(answered, target, axis):
@@ -57,12 +57,12 @@ def orders(answered: Answered) -> Iterator[Prediction]:
 
 
 def _reduced(given: np.ndarray, axes: str) -> Iterator[Prediction]:
-    """Removes an axis: takes its first or last index, its mean, its sum."""
+    """Proposes a removed axis: its first or last index, its mean, or its sum."""
     for axis in range(given.ndim):
         name = words(axes, axis, given.ndim)
         first, last = (partial(np.take, indices=index, axis=axis) for index in (0, -1))
-        yield _moved(f"the first of the {name} alone of {{}}", first, 86)
-        yield _moved(f"the last of the {name} alone of {{}}", last, 86)
+        yield _moved(f"only the first of the {name} of {{}}", first, 86)
+        yield _moved(f"only the last of the {name} of {{}}", last, 86)
         yield _moved(f"the mean over the {name} of {{}}", partial(np.mean, axis=axis), 86)
         yield _moved(f"the sum over the {name} of {{}}", partial(np.sum, axis=axis), 86)
 
@@ -72,7 +72,7 @@ def _moved(text: str, function: Callable[..., Any], rank: int) -> Prediction:
 
 
 def _transposed(given: np.ndarray, axes: str, shape: tuple[int, ...]) -> Iterator[Prediction]:
-    """Permutes the axes, with their new shape or read in the old one."""
+    """Proposes permuted axes, with the new shape or reshaped to the old one."""
     names = [words(axes, axis, given.ndim) for axis in range(given.ndim)]
     for order in itertools.permutations(range(given.ndim)):
         if order == tuple(range(given.ndim)):
@@ -85,9 +85,7 @@ def _transposed(given: np.ndarray, axes: str, shape: tuple[int, ...]) -> Iterato
         if tuple(given.shape[axis] for axis in order) == shape:
             yield _moved(f"{{}} {exchanged}", partial(np.transpose, axes=order), 86)
         if given.size == np.prod(shape):
-            text = (
-                f"{{}} laid out in the order {listed}, and read as if it were {', '.join(names)}: an axis is reshaped without a transpose"
-            )
+            text = f"{{}} stored in the order {listed} but read as {', '.join(names)}: a reshape without a transpose"
             same = shape == given.shape
             yield _moved(text if same else f"{{}} {exchanged} and reshaped", _reshape(order, None if same else shape), 85)
 
@@ -97,7 +95,7 @@ def _reshape(order: tuple[int, ...], shape: tuple[int, ...] | None) -> Function:
 
 
 def _shift(axis: int, count: int) -> Function:
-    """Shifts along an axis; the index at the end repeats."""
+    """Shifts along an axis, repeating the last index."""
     return lambda value: np.take(value, np.clip(np.arange(value.shape[axis]) - count, 0, value.shape[axis] - 1), axis)
 
 
@@ -110,7 +108,7 @@ def _take(axis: int, order: list[int]) -> Function:
 
 
 def _order(answered: Answered, target: np.ndarray, axis: int) -> list[int] | None:
-    """For each slice of the answer along the axis the index of its slice of the reference; None if that is no permutation."""
+    """The permutation of the reference's slices along the axis; None if there is none."""
     count = target.shape[axis]
     if not 2 < count <= LISTED or target.size // count < 3:
         return None

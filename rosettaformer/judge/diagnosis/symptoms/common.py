@@ -1,6 +1,7 @@
-"""What the answers that fail have in common, where no symptom describes the values: of losses, updates, caches, searches and gradients.
+"""Facts that failing outputs have in common, for losses, updates, caches, searches and gradients.
 
-Which cases they are, which of the outputs are wrong, and from which step on.
+Symptoms do not describe the values of these; instead: which cases fail, which outputs are wrong,
+and from which step on.
 """
 
 from collections import defaultdict
@@ -17,17 +18,17 @@ from ..words import listed
 from .answered import Symptom
 from .conditions import condition
 
-SAYS = 55  # the specificity of such a sentence: it says where, and not what
-NAMED = 3  # outputs that are listed by name
+SAYS = 55  # specificity of these sentences, which say where and not what
+NAMED = 3  # outputs listed by name
 WORDS = {"token_bn": "ids", "token_bwn": "ids", "log_p_bn": "log-probabilities", "score_bw": "scores", "parameters": "parameters",
          "first_moment": "first moments", "second_moment": "second moments"}  # fmt: skip
-STEPPED = {"token_bn": "token", "token_bwn": "token", "log_p_bn": "token"}  # outputs whose last axis is one of steps
+STEPPED = {"token_bn": "token", "token_bwn": "token", "log_p_bn": "token"}  # outputs whose last axis counts steps
 
 Answer = tuple[Case, Mapping[str, Expectation], Outputs]
 
 
 def common(failing: Sequence[Answer], right: Sequence[Case]) -> list[Symptom]:
-    """What holds of every answer that fails. right: the cases of the others."""
+    """The facts that hold for every failing output. right: the passing cases."""
     if not failing:
         return []
     sentences = [*_cases([case for case, *_ in failing], right), *_outputs(failing), *_from_step(failing)]
@@ -35,17 +36,17 @@ def common(failing: Sequence[Answer], right: Sequence[Case]) -> list[Symptom]:
 
 
 def common_cases(failing: Sequence[Case], right: Sequence[Case]) -> list[Symptom]:
-    """What the cases that fail have in common, and no other case has."""
+    """The property that all failing cases and no other case have."""
     return [Symptom("cases", sentence, SAYS) for sentence in _cases(failing, right)]
 
 
 def _cases(failing: Sequence[Case], right: Sequence[Case]) -> Iterator[str]:
     if where := condition(failing, right):
-        yield f"your output differs from the reference on {len(failing)} of {len(failing) + len(right)} cases: {where}"
+        yield f"your output differs from the reference on {len(failing)} of {len(failing) + len(right)} cases, {where}"
 
 
 def _outputs(failing: Sequence[Answer]) -> Iterator[str]:
-    """Which outputs are right on every case that fails, where the others are not: by the names that they have in common."""
+    """Which outputs are correct on every failing case, by the common parts of their names."""
     verdicts: dict[str, set[bool]] = defaultdict(set)
     for _, clean, outputs in failing:
         for name, one in clean.items():
@@ -57,18 +58,18 @@ def _outputs(failing: Sequence[Answer]) -> Iterator[str]:
     parts = list(dict.fromkeys(map(_first, wrong)))
     within = [name for name in right if _first(name) in parts]
     endings = dict.fromkeys(map(_last, wrong))
-    of = f"of your {'gradients' if forward_of(failing[0][0].component) else 'outputs'} the"
+    of = f"among your {'gradients' if forward_of(failing[0][0].component) else 'outputs'}, the"
     if not within:
         others = list(dict.fromkeys(map(_first, right)))
-        yield f"{of} {_words(parts)} {_plural(parts, 'differs')}; the {_words(others)} {_plural(others, 'is')} right"
+        yield f"{of} {_words(parts)} {_plural(parts, 'differs')}; the {_words(others)} {_plural(others, 'is')} correct"
     elif not endings.keys() & set(map(_last, within)):
-        yield f"{of} {_words(parts)} that end in {_words(list(endings))} differ; the others are right"
+        yield f"{of} {_words(parts)} that end in {_words(list(endings))} differ; the others are correct"
     else:
-        yield f"{of} {_words(wrong)} {_plural(wrong, 'differs')}; the others are right"
+        yield f"{of} {_words(wrong)} {_plural(wrong, 'differs')}; the others are correct"
 
 
 def _plural(names: Sequence[str], verb: str) -> str:
-    """The verb of some outputs, of which those that have words of their own are several."""
+    """The verb for some outputs; outputs with words of their own are plural."""
     return verb if len(names) == 1 and names[0] not in WORDS else {"differs": "differ", "is": "are"}[verb]
 
 
@@ -85,7 +86,7 @@ def _words(names: Sequence[str]) -> str:
 
 
 def _from_step(failing: Sequence[Answer]) -> Iterator[str]:
-    """Where the first step is right in every answer that fails, and later ones are not."""
+    """Whether the first step is right in every failing output and later ones are wrong."""
     found: list[tuple[str, int, np.ndarray]] = []
     for case, clean, outputs in failing:
         for name, one in clean.items():
@@ -99,11 +100,11 @@ def _from_step(failing: Sequence[Answer]) -> Iterator[str]:
             elif off.ndim == 1 and case.component == "noam":
                 found.append(("step", 1, off))
     if found and not any(off[:length].any() for _, length, off in found):
-        yield f"the first {found[0][0]} is right, later ones are not"
+        yield f"the first {found[0][0]} is correct, later ones are wrong"
 
 
 def _off(expectation: Expectation, got: object) -> np.ndarray | None:
-    """The elements that differ; None where the output has another shape."""
+    """The elements that differ; None if the output has the wrong shape."""
     if not isinstance(got, np.ndarray) or got.shape != expectation.reference.shape or not got.ndim:
         return None
     return relative_error(expectation, got) > 1

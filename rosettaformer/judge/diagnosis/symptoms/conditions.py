@@ -1,4 +1,4 @@
-"""What the cases that a port fails have in common, and no case that it answers has: an argument, a size, a setting, an input."""
+"""Finds a property that separates failing cases: an argument, a size, a setting, an input."""
 
 import dataclasses
 import itertools
@@ -17,19 +17,20 @@ AXES = {"b": "batch", "t": "target length", "s": "source length", "n": "number o
         "g": "key_value_heads", "k": "key_size", "e": "value_size", "f": "feed_forward_width", "v": "vocabulary",
         "r": "model_width", "p": "rows of positions", "a": "segments", "c": "classes"}  # fmt: skip
 LENGTHS = ("target length", "source length", "number of tokens")
-COUNTS = ("batch", *LENGTHS)  # sizes of which a bound is likelier than that they are odd
-SHOWN = 3  # properties of one kind that are reported
-TOKENS = {"source": "source length", "target": "target length", "token": "target length"}  # their axes: b, and this one
+COUNTS = ("batch", *LENGTHS)  # sizes for which a bound is more likely than oddness
+SHOWN = 3  # properties of one kind reported at most
+TOKENS = {"source": "source length", "target": "target length", "token": "target length"}  # the name of their second axis
 
 
 def condition(failed: Sequence[Case], answered: Sequence[Case]) -> str:
-    """Where a port fails, `only where batch is 1` or `not where batch is 2`: a property that all the cases on one side have and none on
-    the other. Empty where there is none, or a side has no cases.
+    """Returns where a port fails, such as `only where batch is 1` or `not where batch is 2`; empty
+    if nothing separates the cases.
 
-    The simplest kind is reported: a number that is given at all, a size or a setting that is one
-    value, an input that is given, a length above a limit of the config, a bound of a length or of
-    the batch, an odd size, equal sizes, another bound, one number above another. Of one kind all
-    are, up to SHOWN, since the cases do not tell which it is.
+    The property holds for all cases on one side and for none on the other. Only the simplest kind
+    is reported: a number is passed at all, a size or a setting has one value, an input is passed, a
+    length exceeds a limit of the config, a length or the batch has a bound, a size is odd, sizes
+    are equal, another bound, one number exceeds another. All properties of that kind are reported,
+    up to SHOWN, since the cases do not tell them apart.
     """
     if not failed or not answered:
         return ""
@@ -49,7 +50,7 @@ def _separates(words: str, inside: Sequence[dict[str, int]], outside: Sequence[d
 
 
 def _properties(case: Case, all_numbers: Sequence[dict[str, float]]) -> dict[str, int]:
-    """Everything that can be said of a case, in words, and how simple each is."""
+    """All properties of a case in words, each with the rank of its kind, simplest first."""
     sizes, numbers = _sizes(case), _numbers(case)
     return {words: rank for rank, kind in reversed([*enumerate((
         [*(f"{name} is given" for name in _options(case)), *_steps(case)],
@@ -65,7 +66,7 @@ def _properties(case: Case, all_numbers: Sequence[dict[str, float]]) -> dict[str
 
 
 def _bounds(case: Case, own: dict[str, float], all_numbers: Sequence[dict[str, float]]) -> Iterator[str]:
-    """The bounds that the case's own numbers reach, of those that the numbers of all cases are."""
+    """The bounds that the case's numbers reach, among the values in all cases."""
     for name, number in own.items():
         for bound in sorted({other[name] for other in all_numbers if name in other}):
             if number >= bound:
@@ -73,14 +74,14 @@ def _bounds(case: Case, own: dict[str, float], all_numbers: Sequence[dict[str, f
 
 
 def _limits(case: Case) -> dict[str, int]:
-    """The lengths that the config names, from which on a model does something else."""
+    """The lengths in the config beyond which a model changes its behaviour."""
     original = case.config.rotary_scaling.original_length
     found = {"the window": case.config.window, "the original length of the positions": original}
     return {name: length for name, length in found.items() if length}
 
 
 def _numbers(case: Case) -> dict[str, float]:
-    """The arguments that are numbers, by their own names; of a row of whole numbers that has no letter of an axis the largest."""
+    """The numeric arguments by name; the largest for a vector of integers without an axis."""
     found: dict[str, float] = {}
     for name, value in case.inputs.items():
         if isinstance(value, int | float) and not isinstance(value, bool):
@@ -91,7 +92,7 @@ def _numbers(case: Case) -> dict[str, float]:
 
 
 def _options(case: Case) -> Iterator[str]:
-    """The numbers that are given: neither what the function takes without them, nor 0 where it needs one."""
+    """The numeric arguments that differ from their default, or from 0 without a default."""
     declared = {name: one.default for name, one in signature_of(case.component).parameters.items()}
     declared |= {field.name: field.default for field in dataclasses.fields(Strategy)}
     for name, value in _numbers(case).items():
@@ -101,12 +102,12 @@ def _options(case: Case) -> Iterator[str]:
 
 
 def _own(name: str) -> str:
-    """The name of an argument without that of the mapping that holds it."""
+    """The name of an argument without the name of its mapping."""
     return name.rpartition(".")[2]
 
 
 def _steps(case: Case) -> Iterator[str]:
-    """What can be said of the lengths of the steps in which a target is decoded."""
+    """Properties of the step lengths in which a target is decoded."""
     first, *later = case.inputs.get("splits") or (1,)
     if later:
         yield "there is more than one step"
@@ -117,7 +118,7 @@ def _steps(case: Case) -> Iterator[str]:
 
 
 def _settings(case: Case) -> dict[str, Any]:
-    """The arguments that are no arrays, and the choices of the config; rates of dropout only where it is drawn."""
+    """The scalar arguments and config settings; dropout rates only if masks are passed."""
     arguments = {_own(name): value for name, value in case.inputs.items() if isinstance(value, bool | int | float | str)}
     choices = {name: value for name, value in dataclasses.asdict(case.config).items() if isinstance(value, bool | float | str)}
     evaluated = "keep" not in _given(case)
@@ -125,7 +126,7 @@ def _settings(case: Case) -> dict[str, Any]:
 
 
 def _sizes(case: Case) -> dict[str, int]:
-    """The lengths of the axes of inputs and parameters, and the numbers of layers."""
+    """The sizes of the axes of inputs and parameters, and the numbers of layers."""
     sizes: dict[str, int] = {}
     for name, value in case.inputs.items():
         letters = name.rpartition("_")[2]
@@ -142,7 +143,7 @@ def _sizes(case: Case) -> dict[str, int]:
 
 
 def _config_sizes(case: Case) -> dict[str, int]:
-    """The sizes in the config that the component's parameters have."""
+    """The sizes in the config that occur in the component's parameters."""
     if not case.parameters:
         return {}
     names = parameters.axes(case.config, model_of(forward_of(case.component) or case.component))
@@ -153,7 +154,7 @@ def _config_sizes(case: Case) -> dict[str, int]:
 
 
 def _given(case: Case) -> list[str]:
-    """The inputs that are given and no numbers, of which `_options` says it; masks of dropout are one."""
+    """The inputs that are passed, except numbers; dropout masks count as one."""
     given = [
         name for name, value in case.inputs.items() if value is not None and (isinstance(value, bool) or not isinstance(value, int | float))
     ]

@@ -1,4 +1,4 @@
-"""Describes a port's answers: every family proposes predictions, and those that hold on all cases are reported, the best ones chosen."""
+"""Describes outputs: every family proposes predictions; the best that hold are reported."""
 
 import contextlib
 import dataclasses
@@ -20,15 +20,16 @@ from .properties import normalised, rounded, spanned
 from .sums import differences, equalities, factors
 
 Clean = Sequence[Mapping[str, tolerance.Expectation]]
-FAILURES = (ValueError, IndexError, KeyError)  # what some changes raise
-PROPOSING = 4  # failing cases that propose
-ENOUGH = 6  # wrong elements that a prediction explains
+FAILURES = (ValueError, IndexError, KeyError)  # raised by changes that do not fit a case
+PROPOSING = 4  # failing cases that make proposals
+ENOUGH = 6  # wrong elements that a prediction must explain
 
 
 def describe(cases: Sequence[Case], answers: Sequence[Mapping[str, Any]], clean: Clean | None = None) -> list[Symptom]:
-    """The symptoms that hold, the most specific first; none if no case fails.
+    """The symptoms that hold, most specific first; empty if no case fails.
 
-    cases: of one component, in the dtype in which a port gave the answers. clean: the reference's expectations, if they are known.
+    cases: those of one component, in the dtype of the outputs. clean: the reference's expectations,
+    if known.
     """
     if not cases or cases[0].component not in FORWARD:
         return []
@@ -41,13 +42,13 @@ def describe(cases: Sequence[Case], answers: Sequence[Mapping[str, Any]], clean:
 
 
 def rounding(cases: Sequence[Case], answers: Sequence[Mapping[str, Any]], clean: Clean) -> list[Symptom]:
-    """Of the symptoms that hold those that say that the answers are rounded to a smaller dtype."""
+    """The symptoms that say that the outputs are rounded to a smaller dtype."""
     outputs = _by_output(cases, answers, clean).items()
     return [_worded(one, name) for name, answered in outputs for one in rounded([each for each in answered if each.fails])]
 
 
 def _by_output(cases: Sequence[Case], answers: Sequence[Mapping[str, Any]], clean: Clean) -> dict[str, list[Answered]]:
-    """What was answered, by the names of the outputs."""
+    """The outputs by name."""
     runs = [Run(case) for case in cases]
     return {name: list(_answered(name, runs, clean, answers)) for name in dict.fromkeys(itertools.chain(*clean))}
 
@@ -59,7 +60,7 @@ def _answered(name: str, runs: Iterable[Run], clean: Clean, answers: Iterable[Ma
 
 
 def _of_output(answered: list[Answered]) -> list[Symptom]:
-    """The symptoms of an output that are reported; `{output}` stands for its name."""
+    """The reported symptoms of one output; `{output}` stands for its name."""
     failing = [one for one in answered if one.fails]
     if not failing:
         return []
@@ -68,13 +69,13 @@ def _of_output(answered: list[Answered]) -> list[Symptom]:
         found += [*missing(failing), *rounded(failing)]
     if not any(symptom.complete for symptom in found):
         found += _partial(failing) or _cases(answered, failing)
-        if failing[0].expectation.dtype.itemsize > 2:  # what is as near as half precision asks for is near by chance
+        if failing[0].expectation.dtype.itemsize > 2:  # half precision is too coarse: chance matches would pass
             found += [*normalised(failing), *spanned(failing)]
     return best(found)[:SAID]
 
 
 def _exact(answered: Sequence[Answered], failing: Sequence[Answered]) -> list[Symptom]:
-    """The symptoms that say what the whole output is. Failing cases propose, in turn, until a prediction holds on every case."""
+    """The complete symptoms; failing cases make proposals until one holds on every case."""
     found: dict[str, Symptom] = {}
     tried = set[str]()
     by_size = sorted(failing, key=lambda one: one.got.size)
@@ -90,15 +91,15 @@ def _exact(answered: Sequence[Answered], failing: Sequence[Answered]) -> list[Sy
 
 
 def _cases(answered: Sequence[Answered], failing: Sequence[Answered]) -> list[Symptom]:
-    """What the failing cases have in common."""
+    """The property that the failing cases have in common."""
     right = [one for one in answered if not one.fails]
     where = condition([one.case for one in failing], [one.case for one in right]) if min(len(failing), len(right)) > 1 else ""
     counted = f"{len(failing)} of {len(answered)} cases"
-    return [Symptom("cases", f"{{output}} differs from the reference on {counted}: {where}", 50)] if where else []
+    return [Symptom("cases", f"{{output}} differs from the reference on {counted}, {where}", 50)] if where else []
 
 
 def _partial(failing: Sequence[Answered]) -> list[Symptom]:
-    """Where the output is right, and what it is elsewhere."""
+    """Where the output is wrong, and what it is there."""
     found = []
     for symptom, words in partial(failing):
         inner = restricted(failing, words)
@@ -111,14 +112,14 @@ def _partial(failing: Sequence[Answered]) -> list[Symptom]:
 
 
 def _proposals(answered: Answered) -> Iterator[Prediction]:
-    """What the output of a failing case may be."""
+    """The predictions that a failing case proposes."""
     for family in (equalities, differences, factors, orders):
         yield from family(answered)
     yield from map(_of_input, other_inputs(answered.case))
 
 
 def _of_input(other: OtherInput) -> Prediction:
-    """The prediction of what the reference gives with another input."""
+    """Predicts the reference's output with a changed input."""
 
     def predict(answered: Answered) -> Predicted:
         case = other.change(answered.case.at("float64"))
@@ -141,12 +142,12 @@ def _predicted(prediction: Prediction, answered: Answered) -> Predicted:
 
 
 def _verified(prediction: Prediction, answered: Sequence[Answered], failing: Sequence[Answered]) -> Symptom | None:
-    """The symptom, if the prediction gives the answers of all failing cases, or of those that a condition separates from the others."""
+    """The symptom if it holds on all failing cases, or on those that a condition separates."""
     holding, others, support = [], [], 0
     for one in answered:
         predicted = _predicted(prediction, one)
         if predicted is None and not one.fails:
-            continue  # it says nothing of a case that has no such value
+            continue  # the prediction does not apply to this case
         if not _holds(predicted, one):
             others.append(one)
         elif one.fails and (count := int(one.wrong.sum())):
@@ -162,7 +163,7 @@ def _verified(prediction: Prediction, answered: Sequence[Answered], failing: Seq
     if not where or len(holding) < 2:
         return None
     all_ = len(holding) == len(failing)
-    counted = "all cases that fail" if all_ else f"{len(holding)} of the {len(failing)} cases that fail"
+    counted = "all failing cases" if all_ else f"{len(holding)} of the {len(failing)} failing cases"
     rank = prediction.specificity - (8 if all_ else 35)
     return Symptom(prediction.kind, f"on {counted}, {where}, {prediction.sentence}", rank, prediction.ignored)
 
@@ -174,7 +175,7 @@ def only_at(cases: Sequence[Case], answers: Sequence[Mapping[str, Any]], clean: 
     return next((words for _, words in partial(failing)), "") if failing else ""
 
 
-SAID = 3  # symptoms that are reported
+SAID = 3  # symptoms reported at most
 PLURAL = {"is": "are", "differs": "differ", "sums": "sum", "has": "have", "holds": "hold", "must sum": "must sum"}
 
 
@@ -188,7 +189,7 @@ def best(found: list[Symptom]) -> list[Symptom]:
 
 
 def _worded(symptom: Symptom, name: str) -> Symptom:
-    """The symptom in a sentence about the output of that name."""
+    """The symptom with the output's name in its sentence."""
     sentence = symptom.sentence.replace("{output}", f"your {name}")
     for one, many in PLURAL.items():
         sentence = sentence.replace(f"your weights {one}", f"your weights {many}")

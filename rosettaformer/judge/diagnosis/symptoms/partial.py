@@ -1,4 +1,4 @@
-"""The family of partial answers: right except in a part of the output, or NaN in exactly one part."""
+"""Symptoms about a part of the output: correct outside of it, or NaN exactly there."""
 
 import dataclasses
 from collections.abc import Iterator, Sequence
@@ -8,12 +8,12 @@ import numpy as np
 from .answered import Answered, Symptom
 from .axes import letters
 
-LARGEST = 0.95  # of the output: a part that is larger says little
-LARGEST_EXACT = 0.5  # of masks and ids, which agree by chance in many places
+LARGEST = 0.95  # share of the output; a larger part says little
+LARGEST_EXACT = 0.5  # the same for masks and ids, many of which agree by chance
 
 
 def partial(failing: Sequence[Answered]) -> list[tuple[Symptom, str]]:
-    """The smallest part that holds all errors of every failing answer, with its words; empty if there is none."""
+    """The smallest part that contains every error, with its words; empty if there is none."""
     if not all(one.shaped and one.wrong.any() for one in failing):
         return []
     found: dict[str, float] = {}
@@ -29,7 +29,7 @@ def partial(failing: Sequence[Answered]) -> list[tuple[Symptom, str]]:
 
 
 def _common(failing: Sequence[Answered]) -> list[str]:
-    """The parts that all failing cases have."""
+    """The parts that exist in all failing cases."""
     names = [dict(regions(one)) for one in failing]
     return [words for words in names[0] if all(words in other for other in names)]
 
@@ -40,12 +40,12 @@ def _region(answered: Answered, words: str) -> np.ndarray | None:
 
 
 def restricted(failing: Sequence[Answered], words: str) -> list[Answered]:
-    """The answers restricted to that part."""
+    """The outputs restricted to that part."""
     return [dataclasses.replace(one, where=_region(one, words)) for one in failing]
 
 
 def missing(failing: Sequence[Answered]) -> Iterator[Symptom]:
-    """Says where the answers are NaN or infinite although the reference is finite."""
+    """Yields where the outputs are NaN or infinite although the reference is finite."""
     if not all(one.shaped for one in failing):
         return
     for kind, test in (("NaN", np.isnan), ("infinite", np.isinf)):
@@ -54,7 +54,7 @@ def missing(failing: Sequence[Answered]) -> Iterator[Symptom]:
             continue
         count = sum(place.any() for place in places)
         right = not any((one.off & ~place).any() for one, place in zip(failing, places, strict=True))
-        elsewhere = "and right elsewhere" if right else f"on {count} of the {len(failing)} cases that fail, and wrong elsewhere, too"
+        elsewhere = "and correct elsewhere" if right else f"on {count} of the {len(failing)} failing cases, and wrong elsewhere, too"
         if all(place.all() for place in places):
             yield Symptom("missing", f"{{output}} is {kind} everywhere", 70)
             continue
@@ -65,15 +65,15 @@ def missing(failing: Sequence[Answered]) -> Iterator[Symptom]:
                 break
 
 
-Region = tuple[str, np.ndarray]  # its words, as in `only at {}`; the elements, broadcastable to the output
+Region = tuple[str, np.ndarray]  # words that fit `only at {}`, and a mask that broadcasts to the output
 NAMES = {"b": ("row of the batch", "rows of the batch"), "t": ("position", "positions"), "h": ("head", "heads"), "l": ("layer", "layers"),
          "v": ("token of the vocabulary", "vocabulary"), "c": ("class", "classes")}  # fmt: skip
 FEATURE = ("feature", "features")
-LISTED = 3  # single indices that are listed
+LISTED = 3  # single indices listed at most
 
 
 def regions(answered: Answered) -> Iterator[Region]:
-    """The parts of an output, as masks, by words that mean the same in every case."""
+    """The parts of an output as masks, with words that mean the same in every case."""
     axes, shape = letters(answered), answered.reference.shape
     if len(axes) != len(shape):
         return
@@ -93,26 +93,26 @@ def regions(answered: Answered) -> Iterator[Region]:
 
 
 def _names(axes: str, axis: int) -> tuple[str, str]:
-    """The names of one index and of all indices of an axis: s means keys beside queries, and positions without them."""
+    """The singular and plural of an axis: s is keys if there are queries, else positions."""
     if axes[axis] == "s":
         return ("key", "keys") if "t" in axes else NAMES["t"]
     return NAMES.get(axes[axis], FEATURE)
 
 
 def _real(answered: Answered, axes: str) -> np.ndarray | None:
-    """The mask of the real tokens of a whole model's case, whose positions are counted without padding; None for another case."""
+    """The mask of a whole model's real tokens, among which positions count; else None."""
     real_bt = answered.case.real_bt if answered.case.folder else None
     shape = dict(zip(axes.replace("s", "t") if "t" not in axes else axes, answered.reference.shape, strict=True))
     return real_bt if real_bt is not None and real_bt.shape == (shape.get("b"), shape.get("t")) else None
 
 
 def _counted(real_bt: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """For every token its position among the real ones of its row, their number, and whether it is one."""
+    """Each token's position among the real ones of its row, their number, and if it is real."""
     return np.cumsum(real_bt, axis=1) - 1, np.broadcast_to(real_bt.sum(axis=1, keepdims=True), real_bt.shape), real_bt
 
 
 def _along(one: str, all_: str, index: np.ndarray, size: np.ndarray) -> Iterator[Region]:
-    """Parts of an axis. index: of every element along it. size: how many there are."""
+    """Parts of an axis. index: the index of every element along it. size: their number."""
     yield f"the first {one}", index == 0
     yield f"the last {one}", index == size - 1
     for count in range(1, min(int(size.max()), 5)):
@@ -125,7 +125,7 @@ def _along(one: str, all_: str, index: np.ndarray, size: np.ndarray) -> Iterator
 
 
 def _listed(answered: Answered, axes: str) -> Iterator[Region]:
-    """The single heads and features that are wrong."""
+    """The wrong heads and features, if there are few."""
     wrong = answered.off
     for axis in (axis for axis, letter in enumerate(axes) if letter in "hdekfrvcl"):
         others = tuple(other for other in range(wrong.ndim) if other != axis)
@@ -139,7 +139,7 @@ def _listed(answered: Answered, axes: str) -> Iterator[Region]:
 
 
 def _masked(answered: Answered, axes: str) -> Iterator[Region]:
-    """Padding tokens, queries that may attend to nothing, and queries that may not attend to everything."""
+    """Padding tokens, queries without keys, and queries that may not attend to every key."""
     shape = dict(zip(axes, answered.reference.shape, strict=True))
     length = shape.get("t", shape.get("s", 0))
     for words, mask_bt in _tokens(answered):
@@ -151,26 +151,26 @@ def _masked(answered: Answered, axes: str) -> Iterator[Region]:
         of = f" in {name}" if name else ""
         full = np.broadcast_to(mask_bhts, (shape["b"], mask_bhts.shape[1], length, mask_bhts.shape[3]))
         for words, rows in (
-            (f"the queries that may attend to nothing{of}", full.sum(-1) == 0),
-            (f"the queries that may not attend to every key{of}", full.sum(-1) < full.shape[-1]),
-            (f"the queries that may attend to a single key{of}", full.sum(-1) == 1),
+            (f"the queries without any visible key{of}", full.sum(-1) == 0),
+            (f"the queries with a masked key{of}", full.sum(-1) < full.shape[-1]),
+            (f"the queries with a single visible key{of}", full.sum(-1) == 1),
         ):
             if "h" in axes:
                 yield words, _placed(rows, "bht", axes)
             else:
                 yield words, _placed(rows.max(1), "bt", axes)
         if axes == "bhts" and full.shape[3] == shape["s"]:
-            yield f"the keys that may not be attended to{of}", ~full
-            yield f"the keys that may be attended to{of}", full
+            yield f"the masked keys{of}", ~full
+            yield f"the visible keys{of}", full
     if axes == "bhts":
         later = np.arange(shape["s"]) - np.arange(shape["t"])[:, None] - (shape["s"] - shape["t"])
-        yield "the diagonal, where a query is at its key's position", (later == 0)[None, None]
-        yield "the keys that are later than the query", (later > 0)[None, None]
-        yield "the keys that are not later than the query", (later <= 0)[None, None]
+        yield "the diagonal, where query and key have the same position", (later == 0)[None, None]
+        yield "the keys after the query", (later > 0)[None, None]
+        yield "the keys up to the query", (later <= 0)[None, None]
 
 
 def _placed(mask: np.ndarray, own: str, axes: str) -> np.ndarray:
-    """A mask in the axes of an output; `t` is `s` in an output without queries."""
+    """A mask in the axes of an output; `t` stands for `s` if there are no queries."""
     axes = axes if "t" in axes else axes.replace("s", "t")
     order = [own.index(letter) for letter in axes if letter in own]
     moved = mask.transpose(order)
@@ -196,12 +196,12 @@ def _tokens(answered: Answered) -> Iterator[Region]:
         yield f"padding tokens (`{name}`)", ~mask_bt
         yield f"real tokens (`{name}`)", mask_bt
         yield f"the rows of the batch that have padding (`{name}`)", np.broadcast_to(~mask_bt.all(1, keepdims=True), mask_bt.shape)
-        yield f"the tokens from the first padding on (`{name}`)", np.logical_or.accumulate(~mask_bt, axis=1)
+        yield f"the tokens from the first padding token on (`{name}`)", np.logical_or.accumulate(~mask_bt, axis=1)
         yield f"the tokens after padding (`{name}`)", np.logical_or.accumulate(~mask_bt, axis=1) & mask_bt
 
 
 def _attention(answered: Answered) -> Iterator[Region]:
-    """The masks of the first layer's attentions, causality included, by kind."""
+    """The masks of the first layer's attentions, including causality, by kind."""
     seen = set()
     for path, call in answered.run.calls.items():
         if call.component == "softmax" and isinstance(mask := call.inputs.get("mask"), np.ndarray) and mask.ndim == 4:

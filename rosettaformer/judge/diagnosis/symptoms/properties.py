@@ -1,4 +1,4 @@
-"""Families of properties that an output has and the reference has not: sums, a smaller dtype, and what its errors depend on."""
+"""Symptoms about sums, smaller dtypes, and dependences of the errors."""
 
 from collections.abc import Callable, Iterator, Sequence
 
@@ -9,7 +9,7 @@ from ...expectation import components
 from .answered import Answered, Symptom
 from .axes import letters, words
 
-FEWEST = 3  # rows that a property needs
+FEWEST = 3  # rows needed to see a property
 
 
 def normalised(failing: Sequence[Answered]) -> Iterator[Symptom]:
@@ -35,7 +35,7 @@ def _span(values: np.ndarray) -> str:
 
 
 def _sums_to_one(failing: Sequence[Answered], array: Callable[[Answered], np.ndarray]) -> list[str]:
-    """The axes along which the elements are not negative and sum to 1, or to 0 in rows that may attend to nothing."""
+    """The axes with nonnegative elements that sum to 1, or to 0 in rows without keys."""
     found = []
     for axis in range(-1, -failing[0].reference.ndim - 1, -1):
         if all(-one.reference.ndim <= axis and one.reference.shape[axis] > 1 and _sum_to_one(one, array(one), axis) for one in failing):
@@ -58,7 +58,7 @@ def _has(answered: Answered, array: np.ndarray, test: Callable[[np.ndarray, floa
 
 ROWS: dict[str, Callable[[np.ndarray, float], np.ndarray]] = {
     "exp of {output} sums to 1 in every row: it is a log-softmax": lambda x, near: np.abs(np.exp(x).sum(-1) - 1) <= near,
-    "every row of {output} has mean 0 and deviation 1: a norm without scale and offset is the last step": (
+    "every row of {output} has mean 0 and deviation 1: the last step is a norm without scale and offset": (
         lambda x, near: (np.abs(x.mean(-1)) <= near) & (np.abs(x.std(-1) - 1) <= 1e-3)
     ),
     "every row of {output} has mean 0": lambda x, near: np.abs(x.mean(-1)) <= near * np.abs(x).max(),
@@ -68,7 +68,7 @@ ROWS: dict[str, Callable[[np.ndarray, float], np.ndarray]] = {
 
 
 def spanned(failing: Sequence[Answered]) -> Iterator[Symptom]:
-    """Reports what the errors have in common, which only says where to look."""
+    """Reports what the errors have in common, which only shows where to look."""
     if not all(
         one.shaped and one.expectation.dtype.kind not in "biu" and np.isfinite(one.got).all() and one.wrong.any() for one in failing
     ):
@@ -81,7 +81,7 @@ def spanned(failing: Sequence[Answered]) -> Iterator[Symptom]:
         heads = failing[0].case.config.heads
         for head in range(heads) if heads > 1 else ():  # all of them can give whatever comes before the kernel
             if (within := [_within(one, name, head) for one in failing]).count(True) > len(failing) // 2 and False not in within:
-                text = f"{{output}} minus the reference is, in every row, within what head {head} of `{name}` can give"
+                text = f"in every row, {{output}} minus the reference is in the span of head {head} of `{name}`"
                 yield Symptom("span", text, 25)
                 return
 
@@ -103,7 +103,7 @@ def _same_by_position(answered: Answered) -> bool:
 
 
 def _proportional(along: int, features: int) -> Callable[[Answered], bool]:
-    """Each row (along 1), or each feature (along 0), is the reference's times a number of its own. features: of a row, at least."""
+    """Whether rows (along 1) or features (along 0) are scaled. features: fewest per row."""
 
     def test(answered: Answered) -> bool:
         got, reference = (array.reshape(-1, array.shape[-1]) for array in (answered.got, answered.reference))
@@ -124,16 +124,16 @@ def _rank_one(answered: Answered) -> bool:
 
 
 DIFFERENCES: tuple[tuple[str, int, Callable[[Answered], bool]], ...] = (
-    ("{output} minus the reference is the same in every row: a constant for each feature, which is no parameter", 45, _same_rows),
-    ("{output} minus the reference is the same in every row of the batch: it depends on the position alone", 40, _same_by_position),
-    ("each row of {output} is the reference's row times a number of its own", 44, _proportional(1, FEWEST)),
-    ("each feature of {output} is the reference's times a number of its own", 44, _proportional(0, 2)),
-    ("{output} minus the reference is one vector times a number of each row", 28, _rank_one),
+    ("{output} minus the reference is the same in every row: a constant for each feature, and no parameter", 45, _same_rows),
+    ("{output} minus the reference is the same in every row of the batch: it depends only on the position", 40, _same_by_position),
+    ("each row of {output} is the reference's row times a separate number", 44, _proportional(1, FEWEST)),
+    ("each feature of {output} is the reference's feature times a separate number", 44, _proportional(0, 2)),
+    ("{output} minus the reference is a single vector times a number for each row", 28, _rank_one),
 )
 
 
 def _within(answered: Answered, name: str, head: int) -> bool | None:
-    """Whether the error is in the span of the output features of a kernel's head; false if any error would be, or if rows are too few."""
+    """Whether the error is in the span of a kernel's head; None if any error would be."""
     kernel, rows = answered.case.parameters.get(name), _rows(answered)
     if kernel is None or kernel.shape[-1] != rows.shape[1] or kernel.ndim < 3 or head >= kernel.shape[0]:
         return False
@@ -145,11 +145,11 @@ def _within(answered: Answered, name: str, head: int) -> bool | None:
 
 
 SMALLER = {8: ("bfloat16", "float16", "float32"), 4: ("bfloat16", "float16"), 2: ()}  # by the bytes of the dtype
-FACTOR = 8  # by which an error may be larger or smaller than that of the dtype's arithmetic
+FACTOR = 8  # factor by which an error may differ from that of the dtype's arithmetic
 
 
 def rounded(failing: Sequence[Answered]) -> Iterator[Symptom]:
-    """Reports the smallest dtype that holds the answers exactly, or has their errors."""
+    """Reports the smallest dtype that represents the outputs, or has their errors."""
     if not failing or not all(one.shaped and one.expectation.dtype.kind == "f" and np.isfinite(one.got).all() for one in failing):
         return
     if any(np.ptp(one.got) == 0 for one in failing):
@@ -162,13 +162,13 @@ def rounded(failing: Sequence[Answered]) -> Iterator[Symptom]:
             else:
                 yield Symptom("rounding", f"{{output}} holds {dtype} numbers: it is rounded to {dtype}", 64)
             return
-        if dtype == "float32" and all(_as_far(one, dtype) for one in failing):  # what a mistake makes is seldom so small
+        if dtype == "float32" and all(_as_far(one, dtype) for one in failing):  # bugs seldom have such small errors
             yield Symptom("rounding", f"{{output}} is as far from the reference as {dtype} arithmetic makes it", 58)
             return
 
 
 def _held(answered: Answered, kind: np.dtype) -> bool:
-    """Whether the dtype holds the reference exactly, too, or there are too few numbers to tell."""
+    """Whether the dtype also represents the reference, or there are too few numbers."""
     return np.array_equal(answered.reference, answered.reference.astype(kind)) or answered.got.size < FACTOR
 
 
@@ -177,7 +177,7 @@ def _unit(answered: Answered, kind: np.dtype) -> float:
 
 
 def _as_far(answered: Answered, dtype: str) -> bool:
-    """Whether the error on this case is that of the reference in the dtype, within a factor."""
+    """Whether the error on this case is within FACTOR of the reference's own in the dtype."""
     case = answered.case.at(dtype)
     low = components.answer(case)[answered.name].astype(np.float64)
     plain, error = (float(np.sqrt(np.mean((array - answered.reference) ** 2))) for array in (low, answered.got))

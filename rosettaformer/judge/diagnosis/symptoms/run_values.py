@@ -1,4 +1,4 @@
-"""The values of a run of the reference: inputs, parameters and intermediate results, each with the words that name it."""
+"""The values of a run of the reference, each with its name in words."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -11,12 +11,12 @@ from reference_numpy import attention
 from ...case import Case
 from ...expectation.trace import TracedCall
 
-SMALL = 1 << 16  # elements of a parameter that may be an output
+SMALL = 1 << 16  # largest parameter, in elements, that may be an output
 
 
 @dataclass(frozen=True)
 class Value:
-    """An array of the run. words: its name in a sentence. role: `input`, `parameter`, `computed`, or `derived` from a computed one."""
+    """An array of the run, with its words. role: `input`, `parameter`, `computed` or `derived`."""
 
     words: str
     array: np.ndarray
@@ -24,7 +24,7 @@ class Value:
 
 
 def values(case: Case, calls: Mapping[str, TracedCall]) -> list[Value]:
-    """The values of a case in float64 and of the calls of its run, the simplest first; only the first of two with the same words."""
+    """The values of a float64 case and its calls, simplest first, one for each name."""
     found: dict[str, Value] = {}
     for value in _all(case, calls):
         words = last_layer(case, value.words)
@@ -39,7 +39,7 @@ def _all(case: Case, calls: Mapping[str, TracedCall]) -> Iterator[Value]:
             yield Value(f"the input `{name}`", array, "input")
     for name, array in ((name, array) for name, array in case.parameters.items() if array.size <= SMALL):
         yield Value(f"the parameter `{name}`", np.asarray(array), "parameter")
-    for path, call in reversed(list(calls.items())):  # the whole first, then its last parts
+    for path, call in reversed(list(calls.items())):  # the whole, then its parts from the last
         if path:
             yield Value(f"the output of `{path}`", call.output, "computed")
             for name, array in call.inputs.items():
@@ -51,14 +51,14 @@ def _all(case: Case, calls: Mapping[str, TracedCall]) -> Iterator[Value]:
 
 
 def _derived(call: TracedCall) -> Iterator[tuple[str, np.ndarray]]:
-    """The intermediate results of a component that no alteration of the reference gives."""
+    """Intermediate results of a component that no alteration gives."""
     if call.component == "layer_norm":
         x, scale, offset = call.inputs["x_btd"], call.parameters["scale"], call.parameters["offset"]
         centred = x - x.mean(-1, keepdims=True)
         normalised = centred / np.sqrt((centred**2).mean(-1, keepdims=True) + call.config.epsilon)
-        yield "the normalised values{of}, before scale and offset", normalised
-        yield "the normalised values{of} with the scale applied twice", normalised * scale * scale + offset
-        yield "the normalised values{of} plus scale and offset, which are added", normalised + scale + offset
+        yield "the normalized values{of}, before scale and offset", normalised
+        yield "the normalized values{of} with the scale applied twice", normalised * scale * scale + offset
+        yield "the normalized values{of} plus scale plus offset", normalised + scale + offset
     elif call.component == "scaled_dot_product_attention":
         value = attention.repeat_kv(call.inputs["value_bsge"], call.inputs["query_bthk"].shape[2])
         shape = (value.shape[0], call.inputs["query_bthk"].shape[1], *value.shape[2:])
@@ -66,7 +66,7 @@ def _derived(call: TracedCall) -> Iterator[tuple[str, np.ndarray]]:
 
 
 def last_layer(case: Case, words: str) -> str:
-    """The words with `layers.last` for the index of the last layer, whatever their number is."""
+    """The words with `layers.last` in place of the last layer's index."""
     if not (stack := re.search(r"(encoder|decoder)?\.?layers\.(\d+)", words)):
         return words
     name = stack[1] or case.component

@@ -1,5 +1,7 @@
-"""The families of sums, products and equalities: the reference plus or minus a value of its run, the reference times a number, and in its
-place another value, perhaps times a number, or a function of one.
+"""Symptoms about sums, products and equalities.
+
+The output is the reference plus or minus a value of its run, the reference times a number, or
+another value, times a number or after a function.
 """
 
 import contextlib
@@ -11,13 +13,13 @@ import numpy as np
 from .answered import Answered, Predicted, Prediction, of_reference
 from .run_values import Value
 
-SLACK = {8: 1e-11, 4: 1e-5, 2: 0.03}  # the relative error of a number that was computed from an answer, by the dtype's bytes
-EXPLAINED = 5  # by how much a prediction whose meaning is known says more
+SLACK = {8: 1e-11, 4: 1e-5, 2: 0.03}  # relative error of a number computed from an output, by the dtype's bytes
+EXPLAINED = 5  # additional specificity of a prediction with a known meaning
 ADDED = {"plus": "is added twice", "minus": "is left out"}
 
 
 def differences(answered: Answered) -> Iterator[Prediction]:
-    """Proposes values of which a multiple is added, and a constant."""
+    """Proposes an added multiple of a value, or an added constant."""
     if not answered.shaped or answered.expectation.dtype.kind == "b":
         return
     added = answered.got - answered.reference
@@ -33,12 +35,12 @@ def differences(answered: Answered) -> Iterator[Prediction]:
 
 
 def _broadcasts(value: np.ndarray, given: np.ndarray) -> bool:
-    """Whether a value broadcasts to the output by its last axes, and has more than one element along the last one."""
+    """Whether a value broadcasts along the output's last axes, with a last axis above 1."""
     return 0 < value.ndim <= given.ndim and value.shape == given.shape[given.ndim - value.ndim :] and given.shape[-1] > 1
 
 
 def _sum(value: Value, plain: str) -> Prediction:
-    """The reference and a multiple of another value; of a bias or an offset once more or less the meaning is known."""
+    """Predicts the reference plus a multiple of a value; extra biases have a known meaning."""
     sign = "minus" if plain.startswith("-") else "plus"
     times = f"{plain.removeprefix('-')} times " if plain not in ("", "-1") else ""
     known = not times and value.role == "parameter" and value.words.endswith(("bias`", "offset`"))
@@ -47,7 +49,7 @@ def _sum(value: Value, plain: str) -> Prediction:
     def predict(answered: Answered) -> Predicted:
         found = multiple(answered)
         if found is None:
-            return answered.reference  # there is nothing to add
+            return answered.reference  # nothing to add
         return answered.reference + found if _broadcasts(found, answered.reference) else None
 
     sentence = f"{{output}} minus the reference is {'minus ' * (sign == 'minus')}{times}{value.words}"
@@ -55,7 +57,7 @@ def _sum(value: Value, plain: str) -> Prediction:
 
 
 def factors(answered: Answered) -> Iterator[Prediction]:
-    """Proposes numbers that the reference is multiplied by."""
+    """Proposes factors of the reference."""
     if answered.expectation.dtype.kind in "biu" or not answered.shaped:
         return
     factor = answered.factor(answered.got, answered.reference)
@@ -64,7 +66,7 @@ def factors(answered: Answered) -> Iterator[Prediction]:
 
 
 def equalities(answered: Answered) -> Iterator[Prediction]:
-    """Proposes other values, perhaps times a number, functions of values and of the reference, and constants."""
+    """Proposes other values, their multiples and functions, and constants."""
     got, exact = answered.got, answered.expectation.dtype.kind in "biu"
     for value in answered.run.values:
         if value.array.shape != got.shape or np.array_equal(value.array, answered.reference, equal_nan=True):
@@ -85,7 +87,7 @@ def equalities(answered: Answered) -> Iterator[Prediction]:
     else:
         yield from (of_reference("equals", f"{name} of {{}}", 88, function) for name, function in FUNCTIONS.items())
     yield of_reference(
-        "equals", "1/n everywhere, n the length of the last axis", 89, lambda value: np.full(value.shape, 1 / value.shape[-1])
+        "equals", "1/n everywhere, where n is the length of the last axis", 89, lambda value: np.full(value.shape, 1 / value.shape[-1])
     )
     if len(found := answered.select(got)) and np.ptp(found) == 0:
         constant = float(found[0])
@@ -94,14 +96,14 @@ def equalities(answered: Answered) -> Iterator[Prediction]:
 
 
 def _left_out(answered: Answered, value: Value) -> str:
-    """What it means that the output is what a part of the model is given, where the reference's is what the part gives."""
+    """The part that is left out, if the output is the part's input instead of its output."""
     given = re.fullmatch(r"the `\w+` that `(.+)` is given", value.words)
     output = answered.run.named.get(f"the output of `{given[1]}`") if given else None
     return f"`{given[1]}` is left out" if given and output is not None and np.array_equal(output, answered.reference) else ""
 
 
 def _factor_words(answered: Answered, factor: float) -> list[str]:
-    """The words for a number: the sizes of the config that it may be, plain numbers first, or its digits; empty for 1."""
+    """The words for a number: names that it may have, or its digits; empty for 1."""
     slack = SLACK[answered.expectation.dtype.itemsize]
     if abs(factor - 1) < slack:
         return [""]
@@ -110,7 +112,7 @@ def _factor_words(answered: Answered, factor: float) -> list[str]:
 
 
 def _number(answered: Answered, text: str) -> float | None:
-    """The number that the words mean on a case, 1 without words; None if the case has no number of that name."""
+    """The number that words stand for on a case, 1 without words; None if it has none."""
     if not text or text in answered.run.numbers:
         return answered.run.numbers.get(text, 1.0)
     with contextlib.suppress(ValueError):
@@ -119,7 +121,7 @@ def _number(answered: Answered, text: str) -> float | None:
 
 
 def _times(plain: str, name: str = "") -> Callable[[Answered], np.ndarray | None]:
-    """Predicts so many times the reference, or the value of that name."""
+    """Predicts a multiple of the reference, or of the value of that name."""
 
     def predict(answered: Answered) -> np.ndarray | None:
         value, factor = answered.run.named.get(name) if name else answered.reference, _number(answered, plain)
@@ -142,7 +144,7 @@ def _softmax(x: np.ndarray) -> np.ndarray:
     largest = np.max(x, -1, keepdims=True)
     exponential = np.exp(x - np.where(np.isfinite(largest), largest, 0.0))
     total = exponential.sum(-1, keepdims=True)
-    return exponential / np.where(total, total, 1.0)  # where nothing may be attended to there is nothing
+    return exponential / np.where(total, total, 1.0)  # zeros in rows without keys
 
 
 def _log_softmax(x: np.ndarray) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""The reference on a mesh: every device is a thread that runs the reference on its rows, heads and features."""
+"""The reference on a mesh: each device is a thread with its rows, heads and features."""
 
 from .devices import Device
 from .operations import OPERATIONS, Operations

@@ -1,4 +1,4 @@
-"""Devices of a mesh as threads in lockstep, and what they exchange."""
+"""The devices of a mesh, as threads in lockstep, and their exchange of values."""
 
 import functools
 import operator
@@ -15,11 +15,11 @@ _HERE = threading.local()
 
 
 class Stopped(Exception):
-    """Another device has failed."""
+    """Another device failed."""
 
 
 class _Exchange:
-    """Where devices lay down a value each, and read those of all. The last one to come wakes the others."""
+    """Exchanges one value per device among all devices; the last one to arrive wakes the others."""
 
     def __init__(self, count: int) -> None:
         self._count, self._arrived, self.stopped = count, 0, False
@@ -29,7 +29,7 @@ class _Exchange:
             lock.acquire()
 
     def all(self, index: int, value: Any) -> list[Any]:
-        """Returns the values of all devices, once each of them has called. Raises Stopped if one of them has failed."""
+        """Returns the values of all devices. Raises Stopped if a device failed."""
         with self._guard:
             if self.stopped:
                 raise Stopped
@@ -48,7 +48,7 @@ class _Exchange:
         return values
 
     def stop(self) -> None:
-        """Ends every wait, for good."""
+        """Ends every wait permanently."""
         with self._guard:
             self.stopped = True
             self._wake(-1)
@@ -61,9 +61,11 @@ class _Exchange:
 
 @dataclass(frozen=True)
 class Device:
-    """One device. row, column: where it stands in the mesh. names: the parameters by the identity of their arrays. whole: the tables that
-    `model` does not split: "embeddings", "logits". operations: what it does besides the arithmetic.
-    notes: what its thread keeps for itself.
+    """One device of a mesh.
+
+    row, column: its position in the mesh. names: the names of parameters by the ids of their
+    arrays. whole: the tables that `model` does not split: "embeddings", "logits". operations:
+    everything beyond the arithmetic. notes: private notes of its thread.
     """
 
     mesh: Mesh
@@ -76,7 +78,7 @@ class Device:
     notes: dict[str, Any] = field(default_factory=dict, repr=False)
 
     def all(self, axis: str, value: Any) -> list[Any]:
-        """Returns the values of the devices along an axis of the mesh, in their order."""
+        """Returns the values of the devices along an axis of the mesh, in order."""
         values = self.exchange.all(self.row * self.mesh.model + self.column, value)
         if axis == "model":
             return values[self.row * self.mesh.model :][: self.mesh.model]
@@ -87,25 +89,25 @@ class Device:
         return functools.reduce(operator.add, self.all(axis, value))
 
     def gather(self, axis: str, value: np.ndarray, along: int) -> np.ndarray:
-        """Returns the values along an axis of the mesh, joined along one of theirs."""
+        """Returns the values along an axis of the mesh, concatenated along one of theirs."""
         return np.concatenate(self.all(axis, value), axis=along)
 
     def index(self, axis: str) -> int:
-        """Returns where the device stands along an axis of the mesh."""
+        """Returns the device's index along an axis of the mesh."""
         return self.row if axis == "data" else self.column
 
     def part(self, size: int, axis: str = "model") -> slice:
-        """Returns its part of an axis of this size."""
+        """Returns the device's part of an axis of this size."""
         return chunks(size, self.mesh.sizes[axis])[self.index(axis)]
 
     def path(self, array: Any, end: str) -> str:
-        """Returns the path of the component that has this array as its parameter `end`; "logits" for a kernel that is no parameter."""
+        """Returns the path of the component with this array as parameter `end`, or "logits"."""
         name = self.names.get(id(array), "")
         return name.removesuffix(end).rstrip(".") if name else "logits"
 
 
 def current() -> Device | None:
-    """Returns the device whose thread this is; None outside of a run."""
+    """Returns the device of this thread; None outside of a run."""
     return getattr(_HERE, "device", None)
 
 
@@ -113,7 +115,7 @@ def run(
     mesh: Mesh, names: Mapping[int, str], function: Callable[[Device], Any], operations: Any = None,
     whole: Collection[str] = (),
 ) -> list[Any]:  # fmt: skip
-    """Returns what the function gives on each device, in their order. Raises the error of the first device that fails by itself."""
+    """Returns the function's results on all devices. Raises the first device's error."""
     exchange = _Exchange(mesh.devices)
     rest = names, exchange, operations, whole
     devices = [Device(mesh, index // mesh.model, index % mesh.model, *rest) for index in range(mesh.devices)]

@@ -1,6 +1,4 @@
-"""The parts of a model on a mesh: every device has some of the heads of attentions, some of the features of
-feed-forward networks, and a part of the vocabulary.
-"""
+"""The components of a model on a mesh; devices hold some heads, features and vocabulary."""
 
 import inspect
 from collections.abc import Callable, Mapping
@@ -19,17 +17,17 @@ OF_KEYS = ("key", "value", "key_norm")
 
 
 class Heads:
-    """Which heads of an attention a device has, and its part of the parameters."""
+    """The heads of an attention on a device, and its part of the parameters."""
 
     def __init__(self, device: Device, parameters: Tree, config: Any) -> None:
         self.device, self.whole = device, parameters
         self.count, self.groups = (parameters[name]["kernel"].shape[1] for name in ("query", "key"))
-        self.few = bool(self.groups % device.mesh.model)  # every device has all key heads
+        self.few = bool(self.groups % device.mesh.model)  # every device holds all key heads
         device.notes["few"] = self.count if self.few else 0
         self.wide_norm = config.query_key_norm == "width"
 
     def axis(self, part: str, name: str) -> int | None:
-        """Returns which axis of a parameter is split; None if every device has it whole."""
+        """Returns the split axis of a parameter; None if every device holds it whole."""
         if part in OF_KEYS and self.few:
             return None
         return (0 if self.wide_norm else None) if part.endswith("_norm") else SPLIT[part].get(name)
@@ -50,18 +48,18 @@ class Heads:
         }
 
     def beside(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
-        """Returns the arguments of the call, masks and biases for the device's heads."""
+        """Returns the arguments of the call with masks and biases for the device's heads."""
         found = dict(arguments)
         if "attending" in found:
             found["attending"] = found["attending"]._replace(mask_bhts=self._of_heads(found["attending"].mask_bhts))
         return found | ({"keep_bhts": self._of_heads(found["keep_bhts"])} if "keep_bhts" in found else {})
 
     def _of_heads(self, mask_bhts: Any) -> Any:
-        """Returns the part of a mask whose axis of heads has a size other than 1."""
+        """Returns the device's part of a mask with more than one head."""
         return mask_bhts if mask_bhts is None or mask_bhts.shape[1] == 1 else mask_bhts[:, self.slice("query")]
 
     def placed(self, part: str, name: str, gradient: np.ndarray) -> np.ndarray:
-        """Returns the gradient of the device's part, in its place of the whole."""
+        """Returns the gradient of the device's part, placed in an array of the whole."""
         axis = self.axis(part, name)
         if axis is None:
             return gradient
@@ -107,7 +105,7 @@ def attention_vjp(
 
 
 def dot_product(device: Device, original: Callable, heads: values.Heads, *rest: Any, **options: Any) -> Any:
-    """`scaled_dot_product_attention`, and its vjp, of a device whose query heads use some of the key heads that it has."""
+    """`scaled_dot_product_attention` and its vjp, if query heads use only some key heads."""
     if not (count := device.notes.get("few")):
         return original(heads, *rest, **options)
     _, key_bsgk, value_bsge = heads
@@ -127,7 +125,7 @@ def dot_product(device: Device, original: Callable, heads: values.Heads, *rest: 
 def query_key_norm(
     device: Device, original: Callable, parameters: Tree, config: Any, name: str, x_bthk: Any, *, cotangent: Any = None,
 ) -> Any:  # fmt: skip
-    """`query_key_norm`, and its vjp, of a device that has some of the heads over which it divides."""
+    """`query_key_norm` and its vjp on a device that holds some of the normalized heads."""
     given = {} if cotangent is None else {"cotangent": cotangent}
     few = name == "key" and device.notes.get("few")
     if few and cotangent is not None:
@@ -155,7 +153,7 @@ def _own(array: np.ndarray, axis: int | None, device: Device) -> np.ndarray:
 
 
 def _placed(gradient: np.ndarray, whole: np.ndarray, axis: int | None, device: Device) -> np.ndarray:
-    """The gradient of the device's part, in its place of the whole."""
+    """The gradient of the device's part, placed in an array of the whole."""
     if axis is None:
         return gradient
     found = np.zeros(whole.shape, gradient.dtype)
@@ -245,7 +243,7 @@ def cross_entropy(
     device: Device, original: Callable, logits_btv: Any, label_bt: Any, mask_bt: Any = None,
     smoothing: float = 0.0, total: Any = None,
 ) -> Any:  # fmt: skip
-    """`cross_entropy` on a device: that of the whole batch."""
+    """`cross_entropy` of the whole batch on a device."""
     total = _total(device, label_bt, mask_bt, total)
     log_z_btv = device.operations.log_normaliser(device, logits_btv, label_bt)
     if log_z_btv is None:
@@ -270,13 +268,13 @@ def cross_entropy_vjp(
     if log_z_btv is None:
         return found
     counts_bt = (np.ones(label_bt.shape, bool) if mask_bt is None else mask_bt) * share
-    exact = losses.log_softmax(logits_btv)  # its normaliser is exchanged for the device's
+    exact = losses.log_softmax(logits_btv)  # its normalizer is replaced with the device's
     other_btv = np.exp(logits_btv - log_z_btv) - np.exp(exact)
     return {"logits_btv": found["logits_btv"] + counts_bt[..., None] * other_btv}
 
 
 def _total(device: Device, label_bt: Any, mask_bt: Any, total: Any) -> Any:
-    """The number by which losses are divided; a case that gives one gives that of the whole batch."""
+    """The divisor of the loss; if the case sets one, it is that of the whole batch."""
     if total is not None:
         return total
     count = int(label_bt.size if mask_bt is None else mask_bt.sum())

@@ -1,4 +1,4 @@
-"""A case as the devices of its mesh compute it together."""
+"""Runs a case on the devices of its mesh."""
 
 import copy
 import dataclasses
@@ -19,17 +19,19 @@ from .devices import Device, current
 from .operations import OPERATIONS, Operations
 
 PARAMETERS = "parameters."
-WHOLE = ("recipe.", "strategy.")  # inputs that are no arrays of a batch
+WHOLE = ("recipe.", "strategy.")  # inputs without a batch axis
 
 
 def answer(
     case: Case, operations: Operations = OPERATIONS, whole: Collection[str] = (),
 ) -> dict[str, np.ndarray]:  # fmt: skip
-    """Returns the outputs of a case as the devices of `case.mesh` compute them with these operations: the first device's copy of what every
-    device has, and each device's part of what is split. whole: the tables that `model` does not split, as in `Device`.
+    """Returns the outputs of a case as the devices of `case.mesh` compute them with these
+    operations.
 
-    Raises ValueError as the reference, and as `reference_numpy.sharding.check`. It patches the reference: nothing else may run it
-    meanwhile.
+    Replicated arrays are the first device's copies, split ones are assembled from all devices.
+    whole: the tables that `model` does not split, as in `Device`. Raises ValueError like the
+    reference and `reference_numpy.sharding.check`. Patches the reference, which nothing else may
+    run meanwhile.
     """
     if case.mesh is None:
         raise ValueError(f"{case.id} must have a mesh")
@@ -40,7 +42,7 @@ def answer(
 
 
 def _on(case: Case, device: Device) -> dict[str, np.ndarray]:
-    """Returns the whole outputs, as a device and those beside it have them."""
+    """Returns the whole outputs, assembled on a device."""
     if case.component == "training_steps":
         device.notes["steps"] = case
         return components.answer(dataclasses.replace(case, outputs=(), compared=""))
@@ -59,10 +61,7 @@ def _on(case: Case, device: Device) -> dict[str, np.ndarray]:
 
 
 def assembled(device: Device, name: str, gradient: np.ndarray, placed: Mapping[str, int]) -> np.ndarray:
-    """Returns a whole gradient: of an axis that is split each device's part, otherwise what `whole_gradient` says of the copies.
-
-    placed: the axes that are split, by name.
-    """
+    """Returns a whole gradient. placed: the split axes, by name."""
     if (axis := placed.get(name)) is None:
         return device.operations.whole_gradient(device, name, gradient)
     copies = device.all("model", gradient)
@@ -71,7 +70,7 @@ def assembled(device: Device, name: str, gradient: np.ndarray, placed: Mapping[s
 
 
 def split_axes(config: Any, mesh: Mesh, component: str, whole: Collection[str] = ()) -> dict[str, int]:
-    """Returns the axis of each parameter that `model` splits; none of a component that has no parameters. whole: as in `answer`."""
+    """Returns the axis that `model` splits, by parameter. whole: as in `answer`."""
     component = components.model_of(components.forward_of(component) or component)
     try:
         placed = splits(config, mesh, component)
@@ -82,7 +81,7 @@ def split_axes(config: Any, mesh: Mesh, component: str, whole: Collection[str] =
 
 
 def table(name: str) -> str:
-    """Which of the tables of the vocabulary a parameter belongs to: "embeddings", "logits", or none."""
+    """Returns the vocabulary table of a parameter: "embeddings", "logits", or empty."""
     if name.endswith("table"):
         return "embeddings"
     return "logits" if "." not in name or "logits." in name else ""
@@ -117,11 +116,11 @@ def _taking(altered: Any) -> Any:
 
 
 def _gradients(device: Device, original: Any, trainer: Any, source: Any, target: Any, keep: Any) -> Any:
-    """`Trainer._gradients` on a device: of its rows, added up."""
+    """`Trainer._gradients` on a device: the sum over its rows."""
     taken = device.operations.own_rows(device, len(target))
     flat = parameters.flatten(keep).items()
     masks = parameters.nest({site: device.operations.keep(device, mask) for site, mask in flat})
-    trainer = copy.copy(trainer)  # parts of a batch's part are no part of the mathematics
+    trainer = copy.copy(trainer)  # microbatches do not change the math
     trainer.recipe = dataclasses.replace(trainer.recipe, microbatches=1)
     value, tree = original(trainer, None if source is None else source[taken], target[taken], masks)
     placed = split_axes(trainer.config, device.mesh, "transformer", device.whole)
@@ -132,7 +131,7 @@ def _gradients(device: Device, original: Any, trainer: Any, source: Any, target:
 
 
 def _count(device: Device, original: Any, config: Any, target: Any) -> Any:
-    """`training._count` on a device: of the whole batch."""
+    """`training._count` of the whole batch, on a device."""
     return device.operations.label_count(device, original(config, target))
 
 
@@ -145,7 +144,7 @@ def _clip(device: Device, original: Any, tree: Any, limit: float) -> Any:
 
 def _norm_vjp(device: Device, original: Any, tree: Any, config: Any, x_btd: Any, *, cotangent: Any) -> Any:
     name = device.names.get(id(tree["scale"]), "")
-    if not name:  # a norm of queries and keys has a part of its parameters
+    if not name:  # a norm of queries and keys holds a part of its parameters
         return original(tree, config, x_btd, cotangent=cotangent)
     given = original, tree, config, x_btd, cotangent
     return device.operations.norm_gradient(device, name.removesuffix(".scale"), *given)

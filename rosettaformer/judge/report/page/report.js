@@ -27,11 +27,11 @@ function heatMap(heat) {
   };
   const svg = draw("svg", { viewBox: `0 0 ${width} ${height}`, width: width * 1.5, role: "img",
     "aria-label": `heat map of the error, ${rows} positions by ${columns} features` });
-  const readout = element("output", {}, "point at a cell to read it");
+  const readout = element("output", {}, "point at a cell to read its value");
   heat.forEach((row, y) => row.forEach((value, x) => {
     const cell = draw("rect", { x: left + x * size, y: top + y * size, width: size - 0.7, height: size - 0.7, rx: 1.5, fill: `var(--h${level(value)})` });
     cell.addEventListener("pointerenter", () => {
-      readout.textContent = `position ${y}, feature ${x}: ${value >= data.highest ? "NaN or infinite where the reference is not, or a wrong integer" : `${number(value)} × allowed`}`;
+      readout.textContent = `position ${y}, feature ${x}: ${value >= data.highest ? "NaN or infinite unlike the reference, or a wrong integer" : `${number(value)} × allowed`}`;
     });
     svg.append(cell);
   }));
@@ -50,7 +50,7 @@ function facts(row) {
     list.append(element("div", {}, element("dt", {}, name), element("dd", over ? { class: "over" } : {}, value)));
   add("error", number(row.error), row.allowed !== null && row.error > row.allowed);
   add("allowed", number(row.allowed));
-  add("noise of plain NumPy", number(row.noise));
+  add("noise (rounding error of NumPy)", number(row.noise));
   add("error / noise", number(row.ratio));
   add("error in ulps", number(row.ulps));
   add("seconds", number(row.seconds));
@@ -126,7 +126,7 @@ if (form) {
   filter();
 }
 
-// ---- arrow keys walk the matrix
+// ---- arrow keys move through the results table
 document.querySelector(".matrix")?.addEventListener("keydown", (event) => {
   const [down, right] = { ArrowDown: [1, 0], ArrowUp: [-1, 0], ArrowRight: [0, 1], ArrowLeft: [0, -1] }[event.key] ?? [0, 0];
   const cell = event.target.closest("td");
