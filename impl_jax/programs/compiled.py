@@ -74,7 +74,7 @@ def compiled(function: Callable[..., Result], least: int = LEAST) -> Callable[..
                 variable.set_raw_value(value)
         return output
 
-    call.program = program  # has the XLA programs
+    call.program = program  # type: ignore[attr-defined]  # has the XLA programs
     return call
 
 

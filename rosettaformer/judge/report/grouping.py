@@ -19,7 +19,7 @@ REMEDIES = {
     re.escape(without("")) + r"(\w+)": r'add "\1" to `dtypes`',
     r"the port declares (\w+)": r"remove the declaration of `\1` if the port supports it",
     r"the function that load\(folder\) returns has no attribute (\w+)": r"give the returned function an attribute `\1`",
-    r"the function that load\(folder\) returns does not take (.+)": r"add the argument \1 to the function",
+    r"the function that load\(folder\) returns does not take (\w+).*": r"add the argument \1 to the function",
     r"the port pins suite release (\d+)": "pin a later release, or remove `suite`",
     re.escape(ON_ONE_DEVICE): "define `on_mesh`, or let `load` take a mesh",
 }
