@@ -17,7 +17,7 @@ __all__ = ["abridged", "shown", "with_output"]
 
 PAGE, PICTURE = "docs/check.md", "docs/images/matrix.png"
 DTYPES = ("f64", "f32", "bf16", "f16")
-OUTPUT = re.compile(r"(?<=^```\n) {20}.*?(?=^```$)", re.MULTILINE | re.DOTALL)
+OUTPUT = re.compile(r"(?<=^```\n)(?:PASSED|FAILED): .*?(?=^```$)", re.MULTILINE | re.DOTALL)
 
 
 def shown(text: str) -> list[str]:

@@ -87,12 +87,15 @@ WITHOUT = (
 
 
 def render(console: Console, summary: Summary, seconds: float | None = None, options: Sequence[str] | None = ()) -> None:
-    """Prints the results table, the failures, the expected failures, what was skipped, the verdict,
+    """Prints the verdict, the results table, the failures, the expected failures, what was skipped,
     and the next command.
 
     Leaves out why a port did not start, which is the command's error. seconds: how long the run
     took. options: those of the run that `diagnose` needs, too; None if it cannot diagnose the run.
     """
+    colour = "green" if summary.conforms else "red"
+    verdict = f"[{colour}]{escape(words.headline(summary))}[/]{words.how_run(seconds)}"
+    console.print(verdict, highlight=False, soft_wrap=True)
     if rows := grouping.shown_rows(summary):
         console.print(_table(summary, rows))
         cells = (summary.cell(row, column) for row in rows for column in summary.columns)
@@ -104,9 +107,6 @@ def render(console: Console, summary: Summary, seconds: float | None = None, opt
     for result in _lower(summary):
         console.print(f"[green]{escape(result.port)}[/]: {escape(words.lower(result.message))}", highlight=False, soft_wrap=True)
     _list_skipped(console, summary, one_port)
-    colour = "green" if summary.conforms else "red"
-    verdict = f"[{colour}]{escape(words.headline(summary))}[/]{words.how_run(seconds)}"
-    console.print(verdict, highlight=False, soft_wrap=True)
     for port in _to_diagnose(summary) if options is not None else ():
         console.print(words.next_command(port, options or ()), highlight=False, markup=False, soft_wrap=True)
 

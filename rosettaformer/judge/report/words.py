@@ -32,7 +32,7 @@ def headline(summary: Summary) -> str:
     others = summary.counted(*ACCEPTED)
     if summary.incomparable_parts:
         others.append(f"{counted(summary.incomparable_parts, 'single output')} not comparable")
-    skipped = f" ({len(summary.left):,} skipped: reasons above)" if summary.left else ""
+    skipped = f" ({len(summary.left):,} skipped: reasons below)" if summary.left else ""
     return ", ".join([text, *others]) + skipped
 
 
