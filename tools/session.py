@@ -11,7 +11,7 @@ from pathlib import Path
 from code_blocks import ran
 from evidence import HOUSE, stamped, write
 
-__all__ = ["CONSOLE", "prepared", "printed", "replayed"]
+__all__ = ["CONSOLE", "abridged", "prepared", "printed", "replayed"]
 
 PAGES = {"docs/porting.md": "", "docs/like.md": " --limit 900"}  # page -> arguments added to each command, for a busy machine
 CONSOLE = re.compile(r"(?<=^```console\n).*?(?=^```$)", re.MULTILINE | re.DOTALL)
@@ -32,10 +32,25 @@ def prepared(page: str, folder: Path) -> list[str]:
     return [line for block in CONSOLE.findall(page) for line in COMMAND.findall(block)]
 
 
+def abridged(text: str, shown: str) -> str:
+    """Returns the output with as many first and last lines as the page shows around a line `...`; all of it without that line."""
+    first, rest, last = shown.partition("\n...\n")
+    if not rest:
+        return text
+    lines, tail = text.splitlines(), len(last.splitlines())
+    return "\n".join([*lines[: len(first.splitlines())], "...", *lines[len(lines) - tail :]]) + "\n"
+
+
 def replayed(page: str, folder: Path, more: str) -> str:
-    """Returns the page with new output of its commands."""
+    """Returns the page with new output of its commands, abridged where it is."""
     prepared(page, folder)
-    return CONSOLE.sub(lambda block: "".join(f"$ {line}\n{printed(line + more, folder)}" for line in COMMAND.findall(block[0])), page)
+
+    def again(block: re.Match[str]) -> str:
+        _, *found = COMMAND.split(block[0])
+        shown = ((line, text.removeprefix("\n")) for line, text in zip(found[::2], found[1::2], strict=True))
+        return "".join(f"$ {line}\n{abridged(printed(line + more, folder), text)}" for line, text in shown)
+
+    return CONSOLE.sub(again, page)
 
 
 if __name__ == "__main__":

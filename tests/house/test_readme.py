@@ -18,7 +18,7 @@ from decoder_tokenizers import decoder
 from invoke import invoke
 from kinds import conformance
 from model_folders import bert, gpt2
-from session import prepared
+from session import abridged, prepared
 
 from rosettaformer.cli import COMMANDS, cli
 from rosettaformer.common.backends import PORTS
@@ -272,6 +272,11 @@ def test_a_new_port_is_checked_diagnosed_and_explained(folder: Path, tmp_path: P
         as_run(line, tmp_path)
 
 
+def test_a_session_shows_the_lines_around_three_dots_or_everything() -> None:
+    assert abridged("a\nb\nc\nd\n", "x\n...\ny\nz\n") == "a\n...\nc\nd\n"
+    assert abridged("a\nb\n", "x\n") == "a\nb\n"
+
+
 @pytest.mark.conformance
 def test_the_session_of_porting_goes_from_red_to_green(tmp_path: Path) -> None:
     pytest.importorskip("torch")
@@ -301,7 +306,7 @@ def test_its_pytest_example_and_its_port_fail_where_its_deviations_say(folder: P
 @pytest.mark.conformance
 def test_the_diagnosis_that_the_page_shows_names_the_same_known_bugs() -> None:
     pytest.importorskip("torch")
-    (block,) = section("docs/porting.md", "What diagnose says", "output")
+    (block,) = section("docs/porting.md", "Several bugs at once", "output")
     shown, said = ({*re.findall(r"\b[A-Z]{2,4}\d+\b", text)} for text in (block.text, invoke("diagnose", WRONG).out))
     assert shown and shown <= said
 

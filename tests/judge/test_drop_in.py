@@ -56,12 +56,6 @@ def test_a_page_quotes_the_file_as_it_is_or_links_it(file: str) -> None:
     assert sum((quoted in text) + (linked in text) for text in PAGES.values()) == 1
 
 
-def test_the_class_of_ones_own_is_the_end_of_a_port_that_is_run() -> None:
-    """`test_like_libraries` runs it."""
-    *_, end = (HOUSE / "tests" / "ports" / "whole_plain.py").read_text().partition("def load(folder):\n")
-    assert "strict=True" in end and f"```python\ndef load(folder):\n{end}```\n" in PAGES["like.md"]
-
-
 @pytest.mark.parametrize("port", [conformance(port) if port != "jax_port" else port for port in CONFORMING])
 def test_a_port_conforms(port: str, tmp_path: Path) -> None:
     needs, names, count = CONFORMING[port]

@@ -219,7 +219,7 @@ def test_the_documents_ports_differ_where_they_say_and_nowhere_else(tmp_path: Pa
 
 def test_the_documents_other_blocks_are_of_the_port_file() -> None:
     whole, call, refusal, excerpt = blocks("ports.md")
-    assert whole.startswith("# configs_port.py\n")
+    assert document("configs_port").endswith(f"\n\n{whole}")
     linked = {line.strip() for line in document("layouts_port").splitlines()}
     assert {line.strip() for line in excerpt.splitlines()} <= linked
     exec(call, names := {})
