@@ -181,29 +181,6 @@ def test_the_search_has_components_first_and_near_terms_where_there_is_none(driv
         assert not driver.find_element("id", "found").is_displayed()
 
 
-def test_a_page_has_a_result_for_each_topic_in_the_chosen_direction_first(driver: Any, guide: Path) -> None:
-    def topics(query: str) -> dict[str, list[str]]:
-        """Topic -> where its results lead, in the order that is shown."""
-        shown: dict[str, list[str]] = {}
-        for way in found(driver, query):
-            path, _, fragment = way.partition("#")
-            if path.startswith("translate/"):
-                shown.setdefault(fragment, []).append(path)
-        return shown
-
-    with visited(driver, guide / "index.html"):
-        try:
-            assert {"attention-mask", "module-mask", "padding-mask"} <= topics("attn_mask").keys()
-            for name, framework in (("know", "Keras"), ("want", "PyTorch")):
-                driver.find_element("id", name).send_keys(framework)
-            for query, topic in (("nnx.LayerNorm", "layer-norm"), ("attn_mask", "module-mask")):
-                ways = topics(query)
-                assert all(way[0].startswith("translate/keras-to-pytorch") for way in ways.values()), query
-                assert (len(ways[topic]) > 1) == (query == "nnx.LayerNorm")  # not of this direction
-        finally:
-            driver.execute_script("localStorage.clear()")
-
-
 # what no list of synonyms has as it is written here -> what comes first for it
 SOUGHT = {
     "what is grouped-query attention?": "components/multi_head_attention.html",
@@ -243,30 +220,6 @@ def test_the_search_knows_other_words_and_has_pages_for_users_first(
     assert [word for word, pages in words.items() if not any(page in first[word] for page in pages)] == []
 
 
-def test_the_frameworks_that_are_chosen_stay_chosen_on_every_page(driver: Any, guide: Path) -> None:
-    with wide(driver, 1440), visited(driver, guide / "index.html"):
-        for name, framework in (("know", "Flax"), ("want", "PyTorch")):
-            driver.find_element("id", name).send_keys(framework)
-        link = driver.find_element("css selector", ".cards a[href$='#layouts']")
-        assert link.get_attribute("href").endswith("/flax-to-pytorch.html#layouts")
-        for component in ("layer_norm", "softmax"):
-            driver.get((guide / f"components/{component}.html").as_uri())
-            heads = [head for head in driver.find_elements("css selector", "#compare th") if head.is_displayed()]
-            assert [head.get_attribute("data-column") for head in heads] == ["impl_jax", "impl_torch"]
-        driver.get((guide / "defects" / "MHA11.html").as_uri())
-        assert shown(driver) == ["PyTorch"]
-        driver.find_element("id", "want").send_keys("Keras")
-        assert shown(driver) == ["Keras"]
-        driver.get((guide / "translate" / "pytorch-to-flax-attention.html").as_uri())
-        driver.find_element("css selector", ".yours a").click()
-        assert driver.current_url.endswith("translate/flax-to-keras-attention.html")
-        assert not driver.find_element("css selector", ".yours").is_displayed()
-        paths = found(driver, "nnx.LayerNorm")
-        topics = [f"../translate/flax-to-keras-layers.html#{topic}" for topic in ("layer-norm", "layer-norm-variance")]
-        assert paths == ["../components/layer_norm.html#framework", *topics]
-        driver.execute_script("localStorage.clear()")
-
-
 def test_every_block_of_code_is_copied_by_keyboard_and_of_a_console_the_commands(driver: Any, guide: Path) -> None:
     def pasted() -> str:
         box = driver.find_element("id", "search")
@@ -285,66 +238,6 @@ def test_every_block_of_code_is_copied_by_keyboard_and_of_a_console_the_commands
     with visited(driver, guide / "components" / "softmax.html"):
         driver.find_element("css selector", "#compare th[data-column=impl_torch] button").send_keys(Keys.ENTER)
         assert "def softmax(" in pasted() and "np." not in pasted()
-
-
-def test_the_contents_of_a_topics_page_stand_at_its_side_and_on_a_phone_both_frameworks_are_seen(driver: Any, guide: Path) -> None:
-    with wide(driver, 1440), visited(driver, guide / "translate" / "pytorch-to-flax-attention.html"):
-        topics = [heading.get_attribute("id") for heading in driver.find_elements("css selector", "article h2")]
-        links = driver.find_elements("css selector", ".contents a[href^='#']")
-        assert [link.get_attribute("href").partition("#")[2] for link in links] == topics
-        driver.execute_script("window.scrollTo(0, document.body.scrollHeight / 2)")
-        place = driver.execute_script("return document.querySelector('.contents').getBoundingClientRect().toJSON()")
-        assert 0 < place["top"] < 200 and place["bottom"] <= 900
-        driver.find_element("css selector", "[data-filter=meaning]").send_keys(Keys.ENTER)
-        left = [one.get_attribute("data-class") for one in driver.find_elements("css selector", "article:not([hidden])")]
-        assert 0 < len(left) < len(topics) and {*left} == {"meaning"}
-    with wide(driver, 390), visited(driver, guide / "translate" / "pytorch-to-flax.html"):
-        assert not driver.find_element("css selector", ".contents li").is_displayed()
-        cells = "[...row.cells].map(cell => cell.getBoundingClientRect().toJSON())"
-        rows = driver.execute_script(f"return [...document.querySelectorAll('.sides tbody tr')].map(row => {cells})")
-        assert rows
-        for topic, one, other in rows:  # a card: the topic above, the frameworks side by side below it
-            assert topic["bottom"] <= one["top"] + 1 and topic["width"] > 300
-            assert one["left"] >= 0 and one["right"] <= other["left"] + 1 and other["right"] <= 390
-        driver.find_element("css selector", "#topics ~ section a").click()
-        assert driver.current_url.endswith("translate/pytorch-to-flax-arrays.html")
-
-
-def test_contents_stay_in_view_mark_the_section_that_is_read_and_lead_on_to_the_next_page(driver: Any, guide: Path) -> None:
-    for width in (1440, 390):
-        with wide(driver, width), visited(driver, guide / "components" / "layer_norm.html"):
-            links = driver.find_elements("css selector", "nav.here a")
-            headings = [heading.get_attribute("id") for heading in driver.find_elements("css selector", "main h2[id]")]
-            assert [link.get_attribute("href").partition("#")[2] for link in links] == headings
-            driver.execute_script("arguments[0].click()", links[-2])
-            box, heading = (
-                driver.execute_script("return arguments[0].getBoundingClientRect().toJSON()", driver.find_element("css selector", selector))
-                for selector in ("nav.here", f"#{headings[-2]}")
-            )
-            assert 0 <= box["top"] < box["bottom"] <= heading["top"] < 400
-            driver.execute_async_script("setTimeout(arguments[0], 100)")
-            assert [link.get_attribute("aria-current") for link in links].index("true") == len(links) - 2
-    with visited(driver, guide / "components" / "layer_norm.html"):
-        driver.find_element("css selector", "nav.around a[rel=next]").click()
-        assert driver.current_url.endswith("components/rms_norm.html")
-        driver.find_element("css selector", "nav.around a[rel=prev]").click()
-        assert driver.current_url.endswith("components/layer_norm.html")
-
-
-@pytest.mark.parametrize("width", [1440, conformance(768), 390])
-def test_no_button_covers_code_and_code_that_is_cut_off_says_so(driver: Any, guide: Path, width: int) -> None:
-    script = """return [...document.querySelectorAll("figure.code")].filter(one => one.checkVisibility()).map(figure => {
-      const [button, pre] = [figure.querySelector(".copy").getBoundingClientRect(), figure.querySelector("pre")];
-      const code = pre.getBoundingClientRect();
-      const apart = button.right <= code.left || button.left >= code.right || button.bottom <= code.top || button.top >= code.bottom;
-      return [apart, pre.scrollWidth > pre.clientWidth + 1, getComputedStyle(figure, "::after").content !== "none"];
-    })"""
-    for page in ("defects/MHA11.html", "tutorials/index.html", "models/bert.html"):
-        with wide(driver, width), visited(driver, guide / page):
-            found = driver.execute_script(script)
-            assert found and all(apart for apart, _, _ in found), page
-            assert all(cut == told for _, cut, told in found), page
-            assert width > 390 or page == "tutorials/index.html" or any(cut for _, cut, _ in found), page
 
 
 def test_defects_are_in_the_order_of_their_numbers_and_those_seen_in_a_framework_are_chosen(driver: Any, guide: Path) -> None:
@@ -381,24 +274,6 @@ def test_every_term_of_the_glossary_is_found_and_words_lead_there(guide: Path, i
         assert "glossary.html#" in (guide / page).read_text(encoding="utf-8"), page
 
 
-def test_a_defects_page_is_read_to_its_end_by_keyboard(driver: Any, guide: Path) -> None:
-    with visited(driver, guide / "defects" / "MHA11.html"):
-        tabs = driver.find_elements("css selector", "[role=tab]")
-        assert [tab.text for tab in tabs] == ["PyTorch", "Keras", "Flax"]
-        tabs[0].send_keys(Keys.ARROW_RIGHT)
-        assert shown(driver) == ["Keras"]
-        assert driver.switch_to.active_element.text == "Keras"
-        driver.switch_to.active_element.send_keys(Keys.END)
-        assert shown(driver) == ["Flax"]
-        assert all_defects()["MHA11"].fix["jax"] in driver.find_element("css selector", "[role=tabpanel]:not([hidden])").text
-        headings = [heading.get_attribute("id") for heading in driver.find_elements("tag name", "h2")]
-        assert headings == ["code", "variants", "effect", "evidence"]
-        assert len(driver.find_elements("css selector", "table tbody tr")) >= 3
-        driver.get((guide / "defects" / "NRM1.html").as_uri())
-        assert shown(driver) == ["Flax"]  # what was chosen stays chosen
-        driver.execute_script("localStorage.clear()")
-
-
 def test_all_that_can_be_reached_by_the_mouse_can_be_reached_by_the_tab_key(driver: Any, guide: Path) -> None:
     with visited(driver, guide / "components" / "layer_norm.html"):
         wanted = driver.execute_script(
@@ -410,19 +285,6 @@ def test_all_that_can_be_reached_by_the_mouse_can_be_reached_by_the_tab_key(driv
             keys(driver, Keys.TAB)
             reached[driver.switch_to.active_element] = None
         assert len([node for node in reached if node.tag_name != "body"]) >= wanted
-
-
-def test_light_and_dark(driver: Any, guide: Path) -> None:
-    for scheme, other in (("light", "dark"), ("dark", "light")):
-        prefer(driver, scheme)
-        with visited(driver, guide / "index.html"):
-            assert (brightness(driver, "body", "background-color") > 128) == (scheme == "light")
-            driver.find_element("id", "theme").click()
-            assert (brightness(driver, "body", "background-color") > 128) == (other == "light")
-            driver.get((guide / "defects" / "index.html").as_uri())
-            assert (brightness(driver, "body", "background-color") > 128) == (other == "light")  # it is kept
-            driver.execute_script("localStorage.clear()")
-    prefer(driver, "light")
 
 
 @pytest.mark.parametrize("places", [PLACES, conformance(OTHERS)], ids=["some", "others"])

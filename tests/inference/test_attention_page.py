@@ -111,11 +111,6 @@ def point(browser: Any, node: Any) -> None:
     ActionChains(browser).move_to_element(node).perform()
 
 
-def press(browser: Any, *keys: str) -> None:
-    for key in keys:
-        browser.switch_to.active_element.send_keys(key)
-
-
 def title(browser: Any) -> str:
     return str(browser.find_element("id", "zoom-title").text.replace("\n", ", "))
 
@@ -135,17 +130,6 @@ def test_every_head_of_every_layer_is_drawn_when_it_comes_into_sight(browser: An
     assert min(drawn(browser, ".head canvas")) > 50
 
 
-def test_pointing_at_a_head_shows_it_larger(browser: Any) -> None:
-    preview = browser.find_element("id", "preview")
-    assert not preview.is_displayed()
-    point(browser, head(browser, "0/1/2"))
-    share = STATES["encoder"]["self_attention_lbhts"][1, 0, 2].mean(0)
-    most = int(share.argmax())
-    assert preview.text == f"layer 1 · head 2\n{100 * share[most]:.0f} % of all weight is on {most} {SOURCE[most]}"
-    assert preview.rect["width"] > 2 * head(browser, "0/1/2").rect["width"]
-    assert drawn(browser, "#preview canvas")[0] > 200
-
-
 def test_a_click_opens_a_head_and_a_token_shows_its_weights(browser: Any) -> None:
     weights_ts = STATES["decoder"]["cross_attention_lbhts"][1, 0, 3]
     opener = head(browser, "2/1/3")
@@ -163,48 +147,6 @@ def test_a_click_opens_a_head_and_a_token_shows_its_weights(browser: Any) -> Non
     assert browser.find_element("id", "reading").text.startswith(f"“[SEP]” is attended to by “{TARGET[most]}” {weights_ts[most, 4]:.3f}, ")
     point(browser, browser.find_element("id", "zoom-title"))
     assert column(browser, "queries") == [[token, ""] for token in TARGET]
-
-
-def test_a_click_keeps_a_token_and_another_frees_it(browser: Any) -> None:
-    head(browser, "0/0/0").click()
-    token = browser.find_elements("css selector", "#queries li")[0]
-    token.click()
-    point(browser, browser.find_elements("css selector", "#queries li")[3])
-    assert [number for _, number in column(browser, "keys")] == [f"{x:.3f}" for x in STATES["encoder"]["self_attention_lbhts"][0, 0, 0, 0]]
-    press(browser, "\ue014")
-    assert title(browser).startswith("layer 0 · head 1")
-    assert [number for _, number in column(browser, "keys")] == [f"{x:.3f}" for x in STATES["encoder"]["self_attention_lbhts"][0, 0, 1, 0]]
-    token.click()
-    point(browser, browser.find_element("id", "zoom-title"))
-    assert column(browser, "keys")[0] == ["[CLS]", ""]
-
-
-def test_the_keys_go_from_head_to_head_and_back(browser: Any) -> None:
-    from selenium.webdriver.common.keys import Keys
-
-    browser.execute_script("document.querySelector('.head').focus()")
-    press(browser, Keys.ARROW_RIGHT, Keys.ARROW_DOWN)
-    assert browser.switch_to.active_element.get_attribute("aria-label") == "encoder self-attention, layer 1, head 1"
-    press(browser, Keys.ENTER)
-    assert title(browser) == "layer 1 · head 1, encoder self-attention"
-    press(browser, Keys.ARROW_DOWN, Keys.ARROW_LEFT)
-    assert title(browser) == "layer 0 · head 0, decoder self-attention"
-    press(browser, Keys.ARROW_LEFT, Keys.ARROW_UP, Keys.ARROW_UP, Keys.ARROW_UP)
-    assert title(browser) == "layer 0 · head 3, encoder self-attention"
-    press(browser, Keys.ESCAPE)
-    assert not browser.find_element("id", "zoom").is_displayed()
-    assert browser.switch_to.active_element.get_attribute("aria-label") == "encoder self-attention, layer 0, head 3"
-    assert "#" not in browser.current_url
-
-
-def test_a_link_opens_a_head_and_a_wrong_one_none(browser: Any) -> None:
-    drawn(browser, ".head canvas")
-    browser.execute_script("location.hash = '#1/1/2'")
-    assert drawn(browser, "#zoom canvas")[0] > 0
-    assert title(browser) == "layer 1 · head 2, decoder self-attention"
-    browser.execute_script("location.hash = '#1/9/2'")
-    assert drawn(browser, ".head canvas")
-    assert not browser.find_element("id", "zoom").is_displayed()
 
 
 @pytest.mark.parametrize("width", [390, 768, 1440])
@@ -270,79 +212,3 @@ def test_layers_and_heads_are_chosen_by_the_numbers_of_the_model() -> None:
     assert 'href="#0/0/3"' not in page([some])
     with pytest.raises(ValueError, match=r"^heads must be from 0 to 3; got 4$"):
         chosen([one], heads=(2, 4))
-
-
-@pytest.fixture
-def pair(driver: Any, tmp_path: Path) -> Iterator[Any]:
-    with opened(driver, page([AttentionMap("encoder self-attention", PAIR, PAIR, PAIR_WEIGHTS, second=4)]), tmp_path):
-        drawn(driver, ".head canvas")
-        yield driver
-
-
-def look(browser: Any, selector: str, text: str) -> None:
-    from selenium.webdriver.support.ui import Select
-
-    Select(browser.find_element("css selector", selector)).select_by_visible_text(text)
-
-
-def sides(browser: Any) -> list[list[str]]:
-    """The tokens of each side that are in sight."""
-    found = [browser.find_elements("css selector", f"#{side} li") for side in ("queries", "keys")]
-    return [[item.find_element("class name", "token").text for item in items if item.is_displayed()] for items in found]
-
-
-def test_a_pair_is_marked_and_filtered_by_its_texts(pair: Any) -> None:
-    whole = drawn(pair, ".head canvas")
-    head(pair, "0/1/2").click()
-    assert [item.text for item in pair.find_elements("css selector", "#tokens .second .token")] == ["x", "x"]
-    look(pair, "#over .filter", "A to B")
-    assert sides(pair) == [PAIR[:4], PAIR[4:]]
-    point(pair, pair.find_elements("css selector", "#queries li")[1])
-    weights = PAIR_WEIGHTS[1, 2, 1]
-    assert [number for _, number in column(pair, "keys")[4:]] == [f"{weight:.3f}" for weight in weights[4:]]
-    best = 4 + int(weights[4:].argmax())
-    assert pair.find_element("id", "reading").text.startswith(f"“a” attends to “{PAIR[best]}” {weights[best]:.3f}, ")
-    press(pair, "\ue00c")
-    assert pair.find_element("css selector", "#choice .filter").get_attribute("value") == "AB"
-    assert all(few < many for few, many in zip(drawn(pair, ".head canvas"), whole, strict=True))
-    look(pair, "#choice .filter", "both texts to both")
-    assert drawn(pair, ".head canvas") == whole
-
-
-def test_the_heads_of_a_layer_lie_over_each_other_in_their_colours(pair: Any) -> None:
-    pair.find_elements("css selector", ".together")[1].click()
-    assert title(pair) == "layer 1 · heads 0, 1, 2, 3, encoder self-attention"
-    colours = "return new Set([...document.querySelectorAll('#together .chip')].map((node) => getComputedStyle(node).borderTopColor)).size"
-    assert pair.execute_script(colours) == 4
-    point(pair, pair.find_elements("css selector", "#queries li")[2])
-    assert [float(number) for _, number in column(pair, "keys")] == pytest.approx(PAIR_WEIGHTS[1, :, 2].mean(0), abs=6e-4)
-    assert pair.find_element("id", "reading").text.endswith(", mean of 4 heads")
-    point(pair, pair.find_element("id", "zoom-title"))
-    whole = drawn(pair, "#zoom canvas")[0]
-    for switch in pair.find_elements("css selector", "#together input")[:2]:
-        switch.click()
-    assert title(pair).startswith("layer 1 · heads 2, 3")
-    assert 0 < drawn(pair, "#zoom canvas")[0] < whole
-    look(pair, "#layer", "0")
-    assert title(pair).startswith("layer 0 · heads 2, 3")
-    press(pair, "\ue00c")
-    assert pair.switch_to.active_element.get_attribute("aria-label") == "encoder self-attention, layer 0, head 2"
-
-
-def test_layers_and_heads_are_switched_on_and_off(pair: Any) -> None:
-    def visible() -> list[str]:
-        return [node.get_attribute("hash") for node in pair.find_elements("css selector", ".head") if node.is_displayed()]
-
-    pair.find_element("css selector", '#choice input[name=layers][value="0"]').click()
-    assert visible() == [f"#0/1/{number}" for number in range(4)]
-    pair.find_element("css selector", "[data-none=heads]").click()
-    assert visible() == []
-    for number in (1, 3):
-        pair.find_element("css selector", f'#choice input[name=heads][value="{number}"]').click()
-    assert visible() == ["#0/1/1", "#0/1/3"]
-    head(pair, "0/1/1").click()
-    press(pair, "\ue014")
-    assert title(pair).startswith("layer 1 · head 3")
-    pair.find_element("id", "close").click()
-    pair.find_element("css selector", "[data-every=layers]").click()
-    assert visible() == ["#0/0/1", "#0/0/3", "#0/1/1", "#0/1/3"]
