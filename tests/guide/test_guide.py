@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from browser import brightness, prefer, violations, visited, wide
+from browser import prefer, violations, visited, wide
 from invoke import refused
 from kinds import conformance
 from selenium.webdriver.common.keys import Keys

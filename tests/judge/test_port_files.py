@@ -27,7 +27,6 @@ from rosettaformer.judge.ports.names import Names
 from rosettaformer.judge.ports.port import NotCovered, Port, load_file
 from rosettaformer.judge.ports.port_server import SideEffects, reply
 from rosettaformer.judge.ports.session import open_worker
-from rosettaformer.judge.status import FAILURES
 from rosettaformer.judge.suite import all_cases
 
 CASES = all_by_id()
