@@ -49,10 +49,9 @@ lint: $(INSTALLED)  ## ruff, mypy, and the prose
 bench: $(INSTALLED)  ## time and memory beside every peer: hours; needs the extra bench; OPTIONS="--workload W5" are its options
 	$(BIN)/python -m bench $(OPTIONS)
 
-docs: $(INSTALLED)  ## docs/api.md, docs/files.md and the pictures in docs/architecture.md
+docs: $(INSTALLED)  ## docs/api.md and the pictures in docs/architecture.md
 	$(TOOL)/architecture.py
 	$(TOOL)/api.py
-	$(TOOL)/files.py
 
 evidence: $(INSTALLED)  ## results that take hours, in steps that resume: .evidence/; STEP=wild is one of them
 	$(TOOL)/evidence.py $(STEP)

@@ -1,6 +1,5 @@
 """Benchmarks our implementations against every peer in one run: `python -m bench`."""
 
-import dataclasses
 import shlex
 import sys
 from collections.abc import Iterator, Sequence
@@ -20,7 +19,7 @@ from rosettaformer.common.processes import cores
 from rosettaformer.comparison.timing.environment import environment
 from rosettaformer.judge.report import files
 
-from . import benchmark_report, first, measure, peer_process, picture
+from . import benchmark_report, measure, peer_process, picture
 from .answers import Reference
 from .problem import make
 from .timed_rows import Result
@@ -35,7 +34,6 @@ WIDTH = 160  # width of tables when not in a terminal
 @listed("framework", "Frameworks to time, each with its peers: numpy, torch, tf, jax.")
 @click.option("--row", "only", multiple=True, metavar="TEXT", help="Time only rows with this in their name: impl_torch. Repeatable.")
 @click.option("--scaling", is_flag=True, help="Measure time and memory by length, batch and new tokens; only that, without --workload.")
-@click.option("--first", "firsts", is_flag=True, help=f"Time first calls instead, cold and warm. [default: {', '.join(first.TASKS)}]")
 @click.option("--rounds", type=click.IntRange(min=1), default=5, show_default=True, help="Timed calls per row.")
 @click.option("--threads", type=click.IntRange(min=1), help="Threads per row. [default: all cores]")
 @click.option("--device", default="cpu", show_default=True, help="cpu or cuda. On cuda, torch and jax also run in TF32 and bfloat16.")
@@ -45,7 +43,7 @@ WIDTH = 160  # width of tables when not in a terminal
 @click.option("--data", "data_folder", type=click.Path(path_type=Path, file_okay=False), help="Write the tables as JSON to this folder.")
 @click.option("--plot", "plot_file", type=OUT, metavar="FILE", help="Draw bars, and curves for --scaling, to this .png, .svg or .pdf file.")
 def bench(
-    workloads: tuple[str, ...], frameworks: tuple[str, ...], only: tuple[str, ...], scaling: bool, firsts: bool, rounds: int,
+    workloads: tuple[str, ...], frameworks: tuple[str, ...], only: tuple[str, ...], scaling: bool, rounds: int,
     threads: int | None, device: str, size: str, json_file: Path | None, markdown_file: Path | None, data_folder: Path | None,
     plot_file: Path | None,
 ) -> None:  # fmt: skip
@@ -58,9 +56,6 @@ def bench(
     reported as missing, with the command that installs them. A row whose output differs from the
     reference's is not timed.
 
-    --first times everything from building the model to its first output, including compilation: in
-    a process without compiled programs, and again in a second process.
-
     Exit codes: 0 timed, 1 a row differs or fails, 2 wrong usage, 3 framework missing.
     """
     _refuse(workloads, frameworks, device, size, [path for path in (json_file, markdown_file, plot_file) if path])
@@ -69,9 +64,6 @@ def bench(
     printed = str(json_file) == "-"
     with Working("timing", usual="an hour or two for all workloads") as working:
         options = peer_process.Options(frameworks or FRAMEWORKS[device], rounds, threads or cores(), device, only, working.at)
-        if firsts:
-            _first(workloads or first.TASKS, size == "tiny", options, json_file, markdown_file, data_folder)
-            return
         for found in _measure(workloads or (() if scaling else tuple(WORKLOADS)), scaling, size == "tiny", options):
             _write(found, None if printed else json_file, markdown_file, data_folder, plot_file)
     if printed:
@@ -81,22 +73,6 @@ def bench(
     # a missing peer is not a failure
     statuses = [result.status for result in found.results if result.status != "missing" or not result.peer]
     sys.exit(exit_code(statuses, "timed", bool(frameworks)))
-
-
-def _first(
-    workloads: Sequence[str], small: bool, options: peer_process.Options, json_file: Path | None, markdown_file: Path | None,
-    data_folder: Path | None,
-) -> None:  # fmt: skip
-    """Exits with 1 if a row fails."""
-    stamp = environment(options.threads, {})
-    tasks = [tiny(task) if small else task for name in workloads for task in first.one_share(WORKLOADS[name])]
-    tables = [(task, list(first.run(task, options))) for task in tasks]
-    if json_file:
-        files.write_json(json_file, [dataclasses.asdict(row) for _, rows in tables for row in rows])
-    _merge(first.markdown(tables, _line(), stamp), markdown_file, data_folder)
-    if str(json_file) != "-":
-        first.render(wide_console(WIDTH), tables)
-    sys.exit(any(row.message and not row.peer for _, rows in tables for row in rows))
 
 
 def _line() -> str:

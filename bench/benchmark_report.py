@@ -179,7 +179,7 @@ def key(section: str) -> str:
 
 
 def parsed(section: str) -> dict[str, Any]:
-    """Parses a section of `markdown` or `first.markdown` into plain data."""
+    """Parses a section of `markdown` into plain data."""
     title, how, table, note, *rest = section.strip().split("\n\n")
     columns, _, *rows = [[cell.strip() for cell in line[1:-1].split("|")] for line in table.splitlines()]
     return {

@@ -8,7 +8,6 @@ import functools
 import importlib
 import os
 import sys
-import time
 from collections.abc import Mapping
 from types import ModuleType
 from typing import Any
@@ -34,12 +33,6 @@ class Server(server.Server):
     def rows(self, task: Mapping[str, Any], device: str) -> list[dict[str, Any]]:
         """Returns the fields of each of the task's rows, without building any."""
         return self._take(self._module.rows(problem.make(Task(**task)), device))
-
-    def first(self, index: int) -> float:
-        """Returns the seconds to the first output: builds the model and calls it once."""
-        start = time.perf_counter()
-        self._rows[index].start()()
-        return time.perf_counter() - start
 
     def _peak_of(self, call: Call) -> float | None:
         """Measures with the framework's own counter if the module has one."""

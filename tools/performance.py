@@ -204,7 +204,6 @@ def measure(folder: Path) -> None:
     for words in (
         *(["--workload", name] for name in WORKLOADS),
         ["--scaling", "--plot", str(folder / "docs" / "scaling.png")],
-        ["--first"],
     ):
         kept(
             folder,

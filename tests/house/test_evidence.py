@@ -6,7 +6,6 @@ from pathlib import Path
 
 import api
 import evidence
-import files
 import pytest
 from evidence import HOUSE, STEPS, Step
 
@@ -74,4 +73,3 @@ def test_every_step_has_a_script_and_no_file_of_its_folder_is_tracked() -> None:
 
 def test_the_indexes_are_what_make_docs_writes() -> None:
     assert api.PAGE.read_text() == api.page(), "make docs"
-    assert files.PAGE.read_text() == files.page(), "make docs"
