@@ -82,7 +82,7 @@ BAD = {
     "memory_of_a_decoder_alone": (_case("decoder", GPT2, x_btd=X, memory_bsd=X), "encoder_layers=0"),
     "memory_mask_of_a_decoder": (_case("decoder_layer", GPT2, x_btd=X, cross_mask_bhts=ALL), "source mask"),
     "segments_of_a_model_without": (_model(segment_bs=IDS * 0), "segments=0 … shape (2, 3)"),
-    "segment_too_large": (_case("pool", BERT, source=IDS, segment_bs=IDS * 0 + 2), "segment must lie in 0 .. 1; got 2 .. 2"),
+    "segment_too_large": (_case("pool", BERT, source=IDS, segment_bs=IDS * 0 + 2), "segment must be in 0 .. 1; got 2 .. 2"),
     "segment_axes": (_case("pool", BERT, source=IDS, segment_bs=IDS[:, :2] * 0), "segment … b s = (2, 3); got shape (2, 2)"),
     "too_many_tokens": (_case("pool", BERT, source=np.ones((2, 5), int)), "serves 4 … 5"),
     "no_classes": (_case("classify", BERT.replace(classes=0), source=IDS), "classes=0"),
@@ -135,7 +135,7 @@ def test_ids_segments_and_labels_are_checked_on_the_host_before_the_compiled_par
     if backend.name != "tf":
         calls += [
             (loss, {"source": IDS + 6, "label_b": label}, "ids … 0 .. 10; got 11"),
-            (loss, {"source": IDS, "label_b": label, "segment_bs": IDS}, "segment must lie in 0 .. 1; got 0 .. 5"),
+            (loss, {"source": IDS, "label_b": label, "segment_bs": IDS}, "segment must be in 0 .. 1; got 0 .. 5"),
             (loss, {"source": IDS, "label_b": label + 1}, "label ids … 0 .. 2; got 3"),
         ]
     for function, inputs, message in calls:

@@ -92,7 +92,7 @@ def test_an_unknown_id_is_one_message_that_names_the_nearest(wrong: str, hint: s
         cli.main(["explain", wrong])
     assert exit_.value.code == 2
     error = capsys.readouterr().err
-    assert mentions(error, f"Error: ID … {wrong!r} ({hint}")
+    assert mentions(error, f"Error: ID … {wrong!r} … {hint}")
     assert error.count("\n") == 1
 
 

@@ -140,7 +140,7 @@ def test_what_steps_do_not_call_may_not_be_changed(path: str) -> None:
             Searcher(model).greedy_search(source, options)
     model = model_of(config)
     model.decoder.layers[0].cross_attention = LowRank(model.decoder.layers[0].cross_attention.query)
-    with pytest.raises(ValueError, match=r"decoder\.layers\.0\.cross_attention to be a MultiHeadAttention .*; got LowRank"):
+    with pytest.raises(ValueError, match=r"decoder\.layers\.0\.cross_attention.*MultiHeadAttention.*LowRank"):
         Searcher(model).greedy_search(source, options)
 
 
@@ -208,7 +208,7 @@ def test_a_snapshot_encodes_as_the_model_does_with_gradients_too() -> None:
 
 
 def test_steps_need_a_model_in_evaluation() -> None:
-    with pytest.raises(ValueError, match="evaluation"):
+    with pytest.raises(ValueError, match="training mode"):
         cache.start_cache(model_of(config_of()).train(), torch.zeros(3, 5, 12))
 
 

@@ -82,7 +82,7 @@ def test_a_tied_masked_language_head_is_loaded_under_both_names_where_they_are_e
 
 
 def test_states_need_a_model_in_evaluation() -> None:
-    with pytest.raises(ValueError, match="evaluation"):
+    with pytest.raises(ValueError, match="training mode"):
         Transformer(encoder_config(classes=3)).train().states(tokens(3, 5))
 
 

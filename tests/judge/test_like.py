@@ -355,8 +355,8 @@ HEAD, TABLE, NORM = "lm_head.weight", "model.embed_tokens.weight", "model.norm.w
 GRADIENTS = {
     "found": ("pass", ""),
     "{f'{name}': 1.01 * array for name, array in found.items()}": ("differs", "parameters."),
-    f"{{key: array for key, array in found.items() if key != {NORM!r}}}": ("error", "gradients … norm.weight"),
-    f"found | {{{NORM!r}: None}}": ("error", "got none of norm.weight"),
+    f"{{key: array for key, array in found.items() if key != {NORM!r}}}": ("error", "norm.weight"),
+    f"found | {{{NORM!r}: None}}": ("error", "norm.weight"),
     f"found | {{'model.norm.wieght': found[{NORM!r}]}}": ("error", "model.norm.wieght … norm.weight"),
     "{name: array.T for name, array in found.items()}": ("error", "shape"),
     f"found | {{{HEAD!r}: found[{TABLE!r}]}}": ("differs", "parameters.logits.kernel"),
