@@ -66,7 +66,7 @@ STEPS = (
     _tool("matrix", "The results table in docs/check.md, and its picture; needs chromium", 3),
     _tool("pictures", "The pictures of README.md and docs/guide.md; needs chromium", 5),
     _tool("published", "Published models of two libraries compared: the table in docs/compare.md and the rename tables", 5),
-    _tool("session", "The console sessions of docs/porting.md and docs/like.md", 6),
+    _tool("session", "The console sessions of README.md, docs/porting.md and docs/like.md", 6),
     *(_tool(f"tutorial-{page}", f"Output of the tutorial {page}", minutes, "tutorials.py", page) for page, minutes in _TUTORIALS.items()),
     _tool("scaling", "Planned and measured memory and traffic of training steps", 10),
     _tool("artefacts", "Checks of our exports in every format", 15),

@@ -1,4 +1,4 @@
-"""Replays the console sessions of docs/porting.md and docs/like.md.
+"""Replays the console sessions of README.md, docs/porting.md and docs/like.md.
 
 Run it with `make evidence STEP=session`.
 """
@@ -13,7 +13,7 @@ from evidence import HOUSE, stamped, write
 
 __all__ = ["CONSOLE", "abridged", "prepared", "printed", "replayed"]
 
-PAGES = {"docs/porting.md": "", "docs/like.md": " --limit 900"}  # page -> arguments added to each command, for a busy machine
+PAGES = {"README.md": "", "docs/porting.md": "", "docs/like.md": " --limit 900"}  # page -> arguments added to each command, for a busy machine
 CONSOLE = re.compile(r"(?<=^```console\n).*?(?=^```$)", re.MULTILINE | re.DOTALL)
 COMMAND = re.compile(r"^\$ (.*)$", re.MULTILINE)
 FILE = re.compile(r"^```python\n# (my_\w+\.py)\n(.*?)^```$", re.MULTILINE | re.DOTALL)

@@ -29,7 +29,7 @@ TEXTS = {page: (HOUSE / page).read_text() for page in PAGES}
 README, EVERYTHING = TEXTS["README.md"], "".join(TEXTS.values())
 CODE = "\n".join(re.findall(r"`[^`\n]+`|^    .*$", EVERYTHING, re.MULTILINE))
 ARTEFACT = "rosettaformer check model.onnx --checkpoint DIR"
-COMMAND = re.compile(r"^(?: +|\$ )+(?:[A-Z_]+=\S+ )*(?:torchrun .*-m )?rosettaformer (.*)$", re.MULTILINE)
+COMMAND = re.compile(r"^(?: +(?:\$ )?|\$ )(?:[A-Z_]+=\S+ )*(?:torchrun .*-m )?rosettaformer (.*)$", re.MULTILINE)
 WRONG = HOUSE / "tests/ports/handwritten_torch.py"
 # how a command goes on that takes minutes as it is printed -> with what it takes seconds; the first that fits
 LESS = {
@@ -131,8 +131,8 @@ def test_every_line_of_the_readme_runs(tmp_path: Path) -> None:
 
 def test_the_command_in_ci_is_the_one_above() -> None:
     (block,) = (block for block in blocks(HOUSE / "README.md") if block.language == "yaml")
-    (install,) = (line for line in README.splitlines() if line.startswith("    pip install"))
-    assert install.split("-e ")[1].strip("'") in block.text
+    (extras,) = re.findall(r"^    pip install -e '\.(\[[\w,-]+\])'$", README, re.MULTILINE)
+    assert f"rosettaformer{extras} @ git+https://" in block.text
     (check,) = re.findall(r"run: (rosettaformer check my_port.py --like \w+) --junit", block.text)
     assert f"$ {check}\n" in README
 
@@ -259,7 +259,7 @@ def write(block: Block, folder: Path) -> None:
 
 
 def test_the_numbers_of_the_readme_are_those_of_the_field_bugs() -> None:
-    (counted,) = re.findall(r"^Of 62.*?(?:\d+\.)", (HOUSE / "docs/field-bugs.md").read_text(), re.MULTILINE | re.DOTALL)
+    (counted,) = re.findall(r"^Of the other .*", (HOUSE / "docs/field-bugs.md").read_text(), re.MULTILINE)
     (written,) = re.findall(r"We re-created .*?\(", README, re.DOTALL)
     assert set(re.findall(r"\b\d+\b", written)) - {"32"} <= set(re.findall(r"\b\d+\b", counted))
 
