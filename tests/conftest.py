@@ -1,4 +1,4 @@
-"""Options, the kinds of tests, and the reasons for which tests do not run."""
+"""Options, test kinds, and skip reasons."""
 
 import gc
 import importlib.util
@@ -20,7 +20,7 @@ from rosettaformer.judge import suite as cases
 
 cases.all_cases = expectations.all_cases = expectations.made_once(cases.all_cases)
 
-# XLA optimises nothing, which takes it half the time, but in the test of test_conformance that compiles as everyone does.
+# XLA's optimization is off, which halves its time, except in the test of test_conformance that compiles like users do.
 XLA = {
     "xla_backend_optimization_level": 0,
     "xla_cpu_use_fusion_emitters": "false",
@@ -30,7 +30,7 @@ XLA = {
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 os.environ.setdefault("KERAS_BACKEND", "tensorflow")
 
-# The workers of one run share the cores: threads of one that wait by spinning would take them from the others.
+# The workers of a run share the cores: spinning threads of one would take them from the others.
 if workers := int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "0")):
     cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_setaffinity") else []
     if len(cores) >= workers > 1:
@@ -38,10 +38,10 @@ if workers := int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "0")):
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """What XLA and Inductor compiled and what the reference expects are kept for the other processes, and for the next run."""
+    """Caches programs compiled by XLA and Inductor, and the reference's expectations, for other processes and the next run."""
     config.pluginmanager.register(run_report.RunReport(config))
     os.environ.setdefault("XLA_FLAGS", " ".join(f"--{name}={value}" for name, value in XLA.items()))
-    os.environ.setdefault("JAX_TRACEBACK_IN_LOCATIONS_LIMIT", "0")  # a program is lowered sooner without the lines of its source
+    os.environ.setdefault("JAX_TRACEBACK_IN_LOCATIONS_LIMIT", "0")  # lowering is faster without source lines
     if cache := getattr(config, "cache", None):
         os.environ.setdefault("ROSETTAFORMER_EXPECTATIONS", str(cache.mkdir("expectations")))
         os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(cache.mkdir("jax")))
@@ -51,9 +51,9 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """What collection has imported stays to the end: the garbage collector, which takes a tenth of the time, need not look at it again."""
+    """Freezes everything imported by collection: the garbage collector, a tenth of the time, then skips it."""
     gc.freeze()
-    platform.processor()  # asks another process the first time, which unit tests must not
+    platform.processor()  # starts a process on the first call, which unit tests must not do
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -61,11 +61,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--kind", action="append", choices=KINDS, help="run the tests of this kind; may be repeated")
     parser.addoption("--affected", action="store_true", help="run the tests that the last day's commits can affect, the nearest first")
     run_report.options(parser)
-    parser.addoption("--kills", type=int, default=1, help="how often a run is killed in a framework, which compiles anew every time")
+    parser.addoption("--kills", type=int, default=1, help="how often a run is killed in a framework, which compiles again every time")
 
 
 def _cuda() -> bool:
-    """True where torch or JAX sees a CUDA device."""
+    """Whether torch or JAX has a CUDA device."""
     if importlib.util.find_spec("torch"):
         import torch
 
@@ -79,14 +79,14 @@ def _cuda() -> bool:
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Folders without unit tests need not be read for them."""
+    """Skips reading folders without unit tests."""
     of_tests = collection_path.parent == Path(__file__).parent
     return (of_tests and config.getoption("--kind") == ["unit"] and FOLDERS.get(collection_path.name, "unit") != "unit") or None
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """A worker takes whole files, whose tests share what they build; files of conformance are too long for that."""
+    """Schedules whole files per worker, as their tests share fixtures; files of conformance are too long for that."""
     from xdist.scheduler import LoadGroupScheduling
 
     class ByFile(LoadGroupScheduling):
@@ -119,14 +119,14 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.fixture(scope="module")
 def driver() -> Iterator[Any]:
-    """A browser that has no network."""
+    """Yields a browser without network access."""
     with browser.offline() as driver:
         yield driver
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_sessionfinish(session: pytest.Session) -> Iterator[None]:
-    """Says at the end if pages could not be read in a browser. Nothing is collected after it: the process ends."""
+    """Reports at the end if pages could not be opened in a browser. Frozen objects are not collected: the process ends."""
     yield
     gc.freeze()
     if session.config.getoption("--affected") and session.exitstatus == pytest.ExitCode.NO_TESTS_COLLECTED:

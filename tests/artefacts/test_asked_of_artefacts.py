@@ -1,4 +1,4 @@
-"""What an artefact is asked: the cases at its sizes, its functions and caches, ids out of range, and what its manifest says."""
+"""The cases for an exported model: at its sizes, of its functions and caches, with ids out of range, and from its manifest."""
 
 import json
 import os
@@ -69,7 +69,7 @@ def test_the_mean_of_a_text_leaves_out_padding() -> None:
 
 
 class Answers(Adapter):
-    """An artefact that answers by a function of its ids."""
+    """An exported model that computes a function of its ids."""
 
     def __init__(self, answer) -> None:
         self.config, self._settings, self._own = GPT2, Settings({}), answer
@@ -154,7 +154,7 @@ def test_a_cache_has_the_room_that_each_of_its_tensors_has() -> None:
     }
     with pytest.raises(NotShownByCalls, match=r"64 tokens.*65"):
         static.forward(target=np.ones((1, 65), int))
-    for other in ("p+t", 65):  # it grows; it is of one length alone
+    for other in ("p+t", 65):  # it grows; it has only one length
         growing = Calls(Functions(Entry("forward", (ids, *caches("past", 64)), (LOGITS, *caches("present", other)))), GPT2, {})
         assert growing.room is None
     scalar = calls._fitting(Tensor("logits_to_keep", "int64", ()), np.zeros((), np.int64))
@@ -192,7 +192,7 @@ def test_a_damaged_manifest_is_one_sentence(damage: str, tmp_path: Path) -> None
 
 @pytest.mark.parametrize("family", ["bert", "roberta"])
 def test_an_id_that_is_special_is_in_the_text_and_padding_is_shown_by_the_mask_alone(family: str, tmp_path: Path) -> None:
-    """Except for RoBERTa, which takes the padding id for padding."""
+    """Except for RoBERTa, which treats the padding id as padding."""
     new.write(family, tmp_path / "model")
     checkpoint = checkpoints.load(tmp_path / "model")
     said = checkpoint.foreign["config.json"]

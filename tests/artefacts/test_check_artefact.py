@@ -1,4 +1,4 @@
-"""`check model.onnx --checkpoint`: a file with weights of its own is judged like a port."""
+"""`check model.onnx --checkpoint`: a file with its own weights is judged like a port."""
 
 import json
 import shutil
@@ -80,7 +80,7 @@ def test_an_artefact_needs_a_checkpoint_and_no_port_beside_it(gpt2) -> None:
 
 
 def dropping(graph) -> None:
-    """Drops values of the logits at random, which ONNX Runtime's optimiser leaves out."""
+    """Drops values of the logits at random; ONNX Runtime's optimizer removes this."""
     last = next(node for node in graph.node if graph.output[0].name in node.output)
     last.output[0] = "kept"
     held = {"rate": np.float32(0.5), "training": np.array(True)}
@@ -89,7 +89,7 @@ def dropping(graph) -> None:
 
 
 def giving_more(graph) -> None:
-    """Gives the logits multiplied by 2, too."""
+    """Adds an output: the logits multiplied by 2."""
     graph.node.append(helper.make_node("Add", [graph.output[0].name] * 2, ["twice"]))
     graph.output.append(helper.make_tensor_value_info("twice", onnx.TensorProto.FLOAT, ["b", "t"]))
 

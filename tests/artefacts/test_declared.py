@@ -1,4 +1,4 @@
-"""Entries of config.json that a graph cannot contain: none of a right export, and the changed one of any other."""
+"""Entries of config.json that contradict a graph: none for a correct export, and only the changed entry otherwise."""
 
 import copy
 import math
@@ -20,7 +20,7 @@ from rosettaformer.files.artefacts.kinds import KINDS
 from rosettaformer.files.checkpoints.hugging_face import entries, new, reading
 from rosettaformer.files.checkpoints.hugging_face.families import FAMILIES
 
-# changes of config.json beside a graph that stays -> the field of the only finding, and words of it
+# changes of config.json next to an unchanged graph -> the field of the only finding, and words of it
 CHANGES = {
     "llama": [
         ({"rope_parameters.rope_theta": 10000.0}, "rotary_base", "rope_theta 10000.0 … 10000"),
@@ -90,7 +90,7 @@ def changed(folder, changes):
 
 
 def assert_found(path, found, cases):
-    """Nothing is found of the folder itself, and of each change of its config.json the field alone."""
+    """Checks that the folder has no finding, and each change of its config.json only one of its field."""
     config, said = changed(path, {})
     assert findings(config, found, said) == [] and found.weights and found.operations
     for changes, field, words in cases:
@@ -103,14 +103,14 @@ def assert_found(path, found, cases):
 @pytest.mark.conformance
 @pytest.mark.parametrize("family", CHANGES)
 def test_the_changed_entry_alone_is_a_finding(family, tmp_path):
-    """In an ONNX file by torch of a model of transformers."""
+    """In an ONNX file that torch exported from a transformers model."""
     for package in ("torch", "transformers", "onnxscript"):
         pytest.importorskip(package)
     path, file = exported(family, tmp_path)
     assert_found(path, constants(file), CHANGES[family])
 
 
-# of our port of Gemma 2, in any format
+# exports of our port of Gemma 2, in any format
 OF_OURS = [
     *CHANGES["gemma2"][:2],
     ({"sliding_window": 35}, "window", "has no 35, 34 or 36"),
@@ -131,7 +131,7 @@ def test_every_format_shows_its_constants(kind, tmp_path):
     assert_found(path, constants(file), OF_OURS)
 
 
-# A graph by hand: every number that a config computes with.
+# A handwritten graph: every number that a config computes with.
 
 
 CONFIG = preset(
@@ -142,7 +142,7 @@ CONFIG = preset(
 
 
 def graph(**changes):
-    """Returns the constants of a graph of CONFIG. changes: values in place of some."""
+    """Returns the constants of a graph of CONFIG. changes: replaces some of them."""
     values = {
         "window": np.int64(24), "scale": 7**-0.5, "cap": 50.0, "last": 1 / 30.0, "epsilon": 3e-3, "root": math.sqrt(48), "tanh": 0.044715,
         "frequencies": rotary_frequencies(10, 3e3, RotaryScaling(), 1), "size": np.array([0, 0, -1, 10]),
@@ -238,7 +238,7 @@ def test_constants_are_computed_of_constants():
     found.number("steps", [0, 10, 2], "steps")
     for name, value in (("start", 0), ("stop", 10), ("step", 2), ("n", 10.0), ("base", 3e3)):
         found.number(name, value, name)
-    found.node("Sqrt", "sqrt", ["float"], ["root"])  # before what it takes
+    found.node("Sqrt", "sqrt", ["float"], ["root"])  # before its input
     found.node("Cast", "cast", ["d"], ["float"])
     found.node("Range", "range", ["start", "stop", "step"], ["even"])
     found.node("Div", "div", ["even", "n"], ["share"])
@@ -295,9 +295,9 @@ def written(tmp_path, nodes, tensors=(), functions=()):
 
 
 def layered(tmp_path, *orders, inner=False):
-    """Returns the findings of weights beside an ONNX model with an If, whose branches multiply by the kernels of these layers in turn.
+    """Returns the findings of weights next to an ONNX model with an If, whose branches multiply by the kernels of these layers in order.
 
-    inner: the branches have the kernels themselves, by the places of the products.
+    inner: the branches contain the kernels, by the indices of the products.
     """
     from onnx import TensorProto, helper, numpy_helper
 

@@ -1,5 +1,5 @@
-"""Exports of the ports, run by their runtimes: every function of every family gives what the reference gives,
-at sizes that none was traced for, in steps, and on ids out of range.
+"""Exports of the ports in their runtimes: every function of every family matches the reference at sizes
+other than those traced, in decoding steps, and for ids out of range.
 """
 
 import os
@@ -25,7 +25,7 @@ from rosettaformer.files.artefacts.opening import open_artefact
 from rosettaformer.files.artefacts.signature import Tensor
 
 ATOL = {"float64": 1e-12, "float32": 2e-5, "float16": 0.1, "bfloat16": 0.4}
-# format -> the dtype of its exports here, that of ids, and what a refusal of one says; JAX gives NaN
+# format -> the dtype of its exports here, that of ids, and the text of its error for ids out of range; JAX gives NaN
 FORMATS = {
     "pt2": ("float64", "int64", r"out of range|32"),
     "onnx": ("float64", "int64", r"out of data bounds|out of range"),
@@ -33,7 +33,7 @@ FORMATS = {
     "litert": ("float32", "int64", "gather index out of bounds"),
     "stablehlo": ("float64", "int32", ""),
 }
-# ONNX has no erf of float64
+# ONNX has no float64 erf
 EACH = [one for one in product(FORMATS, MODELS) if one != ("onnx", "bert")]
 QUICK = ("pt2", "gpt2")
 HALVES = [*product(("savedmodel", "stablehlo"), ("bfloat16", "float16")), ("litert", "float16")]
@@ -52,7 +52,7 @@ def export(folder: Path, kind: str, name: str, dtype: str) -> Path:
 
 
 def sizes(tensors: Iterable[Tensor]) -> set[tuple[object, ...]]:
-    """What a signature says; ONNX knows what a step gives by `new_` before a name that an input has."""
+    """Returns the sizes in a signature; ONNX marks an input's new value with the prefix `new_`."""
     shapes = {one.name: tuple(size if isinstance(size, int) else "" for size in one.shape) for one in tensors}
     return {(one.name.removeprefix("new_"), one.dtype, shapes[one.name]) for one in tensors}
 
@@ -101,13 +101,13 @@ def test_every_function_is_the_reference_s(kind: str, name: str, tmp_path: Path)
         else:
             with pytest.raises(Exception, match=refusal):
                 run("forward", beyond)
-    assert_close(given)  # a call that was refused leaves the next one as it is
+    assert_close(given)  # an invalid call does not affect the next one
 
 
 @pytest.mark.conformance
 @pytest.mark.parametrize(("kind", "dtype"), HALVES)
 def test_half_precision_is_that_of_the_file(kind: str, dtype: str, tmp_path: Path) -> None:
-    """LiteRT stores float16, and computes in float32."""
+    """LiteRT stores float16 and computes in float32."""
     name = "llama" if kind == "stablehlo" else "gpt2"
     artefact, given = open_artefact(export(tmp_path, kind, name, dtype)), inputs(name, ids=FORMATS[kind][1])
     found, (output,) = artefact.run("forward", given)["logits_btv"], artefact.entries["forward"].outputs
@@ -118,7 +118,7 @@ def test_half_precision_is_that_of_the_file(kind: str, dtype: str, tmp_path: Pat
 
 @pytest.mark.conformance
 def test_manifests_say_what_becomes_of_an_id(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Sinusoids of a LiteRT model end where its manifest says."""
+    """The sinusoids of a LiteRT model end where its manifest says."""
     for kind, said in (("pt2", "refused"), ("stablehlo", {"tokens": "nan", "positions": "nan"})):
         assert manifest.read(export(tmp_path, kind, "gpt2", "float32")).ids == said
     pytest.importorskip("ai_edge_litert")

@@ -1,4 +1,4 @@
-"""What a graph shows besides numbers of a config: operations of training, finite masks, outputs that nothing judges."""
+"""Parts of a graph other than a config's numbers: training operations, finite masks, outputs that are not judged."""
 
 from pathlib import Path
 
@@ -21,7 +21,7 @@ node = helper.make_node
 
 
 def graph(path: Path, nodes: list, held: dict[str, object], outputs: tuple[str, ...] = ("y",)) -> Path:
-    """Writes a model of these nodes, whose inputs are x, a condition c and a mode."""
+    """Writes a model of these nodes, with inputs x, a condition c and a mode."""
     tensors = [numpy_helper.from_array(np.asarray(value), name) for name, value in held.items()]
     given = [helper.make_tensor_value_info("x", FLOAT, ["b", 4])]
     given += [helper.make_tensor_value_info(name, BOOL, []) for name in ("c", "mode")]
@@ -37,7 +37,7 @@ def drawn(path: Path) -> list[str]:
 
 
 def masked(path: Path) -> list[tuple[str, str]]:
-    """The finite masks of a file, and up to which score each hides a token."""
+    """Returns the finite masks of a file, and the score up to which each hides a token."""
     found = constants(path)
     words = [sentence.split() for sentence in nodes.masks(found, nodes.live(found))]
     return [(one[2].rstrip(","), one[-1]) for one in words]

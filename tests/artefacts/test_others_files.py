@@ -1,4 +1,4 @@
-"""Files that other exporters write are judged by one command each."""
+"""Files of other exporters are each judged by a single command."""
 
 import json
 from pathlib import Path
@@ -49,7 +49,7 @@ def exports():
 
 
 def verdict(said: str, rows: list[dict[str, str]]) -> str:
-    """A run in a few words."""
+    """Summarizes a run."""
     statuses = {row["status"] for row in rows}
     wrong = [*dict.fromkeys(row["case"].partition("/")[2] for row in rows if row["status"] not in FINE)]
     if "did not start" in said:
@@ -60,7 +60,7 @@ def verdict(said: str, rows: list[dict[str, str]]) -> str:
 
 
 def judged(exports, name: str, folder: Path, planted: bool = False) -> tuple[str, str]:
-    """What `check` says of the file of that name, and its verdict."""
+    """Returns the output of `check` for the file of that name, and its verdict."""
     if name.endswith("-optimum.onnx") and not exports.OPTIMUM:
         pytest.skip("ROSETTAFORMER_OPTIMUM is no Python of an environment with optimum-onnx")
     checkpoint, file = exports.made(name, folder, planted)
@@ -92,7 +92,7 @@ def test_the_table_has_every_file(exports) -> None:
     assert TABLE.keys() == exports.FILES.keys()
 
 
-# names as the libraries write them -> what they are
+# names as the libraries write them -> their meanings
 NAMES = {
     "bert_base": {"args_0_token_ids": "source", "args_0_padding_mask": "source_mask", "args_0_segment_ids": "segments"},
     "gpt2_small": {
@@ -114,6 +114,6 @@ NAMES = {
 
 @pytest.mark.parametrize("config", NAMES)
 def test_names_of_the_libraries_say_what_inputs_are(config: str) -> None:
-    # in the order in which Keras flattens a dict, and of a dtype and rank that say nothing
+    # in the order in which Keras flattens a dict, with uninformative dtype and rank
     entry = Entry("forward", tuple(Tensor(name, "int32", ("", "")) for name in sorted(NAMES[config])), ())
     assert meanings.of_inputs(entry, preset(config), {}) == NAMES[config]

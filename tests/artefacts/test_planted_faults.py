@@ -1,4 +1,4 @@
-"""Faults that are planted in exports of transformers' models: `check` catches each, and it or `diagnose` names most."""
+"""Bugs planted in exports of transformers models: `check` catches each, and it or `diagnose` names most."""
 
 import json
 from pathlib import Path
@@ -19,7 +19,7 @@ from reference_numpy import parameters, preset
 from rosettaformer.files.artefacts.constants import constants
 from rosettaformer.files.artefacts.declared import findings, weights
 
-# fault -> the row of `check` that names it, or the known bug, setting or condition by which `diagnose` does
+# bug -> the row of `check` that names it, or the known bug, setting or condition in `diagnose`
 NAMED = {
     "rms_norm_epsilon": "config.json/epsilon", "no_rotary_scaling": "config.json/rotary_base",
     "rotary_angles_in_float16": "graph/precision", "rotary_pairs": "ROT1", "no_causal_mask": "CAU6", "no_padding_mask": "ATT9",
@@ -39,7 +39,7 @@ KERNELS = [f"decoder.layers.{layer}.{part}.kernel" for layer in range(3) for par
 
 
 def graph(held: dict[str, np.ndarray], path: Path, narrow: bool = False) -> Path:
-    """A graph that multiplies by these matrices, or adds what is none, one after the other. narrow: in the end it converts to float16."""
+    """Returns a graph that multiplies by matrices and adds other arrays, in order. narrow: finally casts to float16."""
     nodes = [helper.make_node("MatMul" if array.ndim == 2 else "Add", ["x", name], [f"y{name}"]) for name, array in held.items()]
     nodes += [helper.make_node("Cast", ["x"], ["z"], name="last", to=onnx.TensorProto.FLOAT16)] * narrow
     matrices = {name: np.ascontiguousarray(array, np.float32) for name, array in held.items()}

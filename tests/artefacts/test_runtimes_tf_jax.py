@@ -1,4 +1,4 @@
-"""What TensorFlow's, LiteRT's and JAX's runtimes open, and what they refuse before anything of it runs: damaged and hostile files."""
+"""The TensorFlow, LiteRT and JAX runtimes: files they open, and damaged or hostile files they reject before running any of it."""
 
 import os
 import zipfile
@@ -26,7 +26,7 @@ def refused(path: Path, why: str) -> None:
 
 
 def answered(artefact: Artefact, x: np.ndarray) -> np.ndarray:
-    """What the file's function gives, which has one input and one output."""
+    """Returns the output of the file's function, which has one input and one output."""
     (given,), (result,) = artefact.entries["forward"].inputs, artefact.entries["forward"].outputs
     return artefact.run("forward", {given.name: x})[result.name]
 
@@ -134,7 +134,7 @@ def test_a_damaged_saved_model_is_refused(tmp_path: Path) -> None:
 
 
 def lite(function: Callable[[Any], Any], folder: Path, examples: Sequence[Any] = (), holder: Any = None) -> Path:
-    """examples: of its input, where the model is of int8. holder: has its variables."""
+    """examples: inputs for an int8 model. holder: has its variables."""
     tf = pytest.importorskip("tensorflow")
     pytest.importorskip("ai_edge_litert")
     program = tf.function(function).get_concrete_function(tf.TensorSpec([None, 2], tf.float32, "x"))
@@ -148,7 +148,7 @@ def lite(function: Callable[[Any], Any], folder: Path, examples: Sequence[Any] =
 
 
 def changed(path: Path, change: Callable[[Any], None]) -> Path:
-    """The model after a change of its flatbuffer's tables."""
+    """Returns the model after a change of its flatbuffer's tables."""
     import flatbuffers
     from ai_edge_litert import schema_py_generated as schema
 
@@ -177,7 +177,7 @@ def test_whole_numbers_with_a_scale_are_what_they_stand_for(tmp_path: Path) -> N
     assert (given.dtype, result.dtype) == ("float32", "float32")
     found = answered(artefact, X)
     assert found.dtype == np.float32
-    # half a unit of the input, of 8 / 255, times at most 2 + 4; of the kernel, of 4 / 127, times 3 + 4; and of the output, of 48 / 255
+    # half a unit of the input, 8 / 255, times at most 2 + 4; of the kernel, 4 / 127, times 3 + 4; and of the output, 48 / 255
     np.testing.assert_allclose(found, X @ X, atol=0.5 * (8 / 255 * 6 + 4 / 127 * 7 + 48 / 255))
 
 
@@ -191,7 +191,7 @@ def test_what_a_litert_model_keeps_is_as_in_the_file_whenever_it_is_run(tmp_path
 
 
 def _recurrent(model: Any) -> None:
-    """Makes the model's only operator one of a recurrent network that adds its input to its state, a variable tensor."""
+    """Replaces the model's only operator by a recurrent one that adds its input to its state, a variable tensor."""
     from ai_edge_litert import schema_py_generated as schema
 
     def tensor(shape: Sequence[int], value: Any = None) -> int:
@@ -277,7 +277,7 @@ def test_the_arguments_of_any_export_of_jax_have_names(tmp_path: Path) -> None:
 def test_an_export_for_other_devices_too_runs_on_the_cpu(tmp_path: Path) -> None:
     jax = pytest.importorskip("jax")
     shape = jax.ShapeDtypeStruct((2, 2), np.float32)
-    there = jax.ffi.ffi_call("cu_threefry2x32_ffi", shape)  # as jax.random has it where JAX's package for CUDA is installed
+    there = jax.ffi.ffi_call("cu_threefry2x32_ffi", shape)  # jax.random's form if JAX's CUDA package is installed
 
     def call(x: Any) -> Any:
         return jax.lax.platform_dependent(x, cpu=lambda x: x + 1, cuda=lambda x: there(x + jax.lax.empty((2, 2), np.float32)))

@@ -1,5 +1,5 @@
-"""Files of ONNX, torch.export and AOTInductor: what their runtimes say of a sound one, and that a damaged or hostile one is refused in a
-sentence before anything of it runs.
+"""ONNX, torch.export and AOTInductor files: what their runtimes report about a sound file, and that a damaged or hostile one is rejected in
+one sentence before any of it runs.
 """
 
 import functools
@@ -30,7 +30,7 @@ torch = pytest.importorskip("torch")
 from rosettaformer.files.artefacts.examining import onnx_model  # noqa: E402, imports onnx
 
 FLOAT, HUGE = onnx.TensorProto.FLOAT, 1 << 40
-MARKER = "was-run"  # what hostile code makes a folder of
+MARKER = "was-run"  # the folder that hostile code creates
 
 # ---- ONNX
 
@@ -68,7 +68,7 @@ def linked(folder: Path) -> Path:
 
 
 def cached(folder: Path, blobs: str = "blobs") -> Path:
-    """A model as huggingface_hub caches it: links of a snapshot to the files of a folder beside all snapshots."""
+    """A model in huggingface_hub's cache: links of a snapshot to the files of a folder next to all snapshots."""
     (folder / blobs).mkdir()
     (folder / "snapshots/0/onnx").mkdir(parents=True)
     for name, content in (("w.bin", np.float32([1, 2, 3]).tobytes()), ("m.onnx", external("w.bin").SerializeToString())):
@@ -78,14 +78,14 @@ def cached(folder: Path, blobs: str = "blobs") -> Path:
 
 
 def disguised(folder: Path) -> Path:
-    """A folder of blobs that is a link itself."""
+    """A folder of blobs that is itself a link."""
     path = cached(folder, "elsewhere")
     (folder / "blobs").symlink_to("elsewhere")
     return path
 
 
 def beside(made: Any, size: int = 12) -> Callable[[Path], Path]:
-    """A model with a file of zeros beside it."""
+    """A model with a file of zeros next to it."""
 
     def make(folder: Path) -> Path:
         (folder / "w.bin").write_bytes(bytes(size))
@@ -106,7 +106,7 @@ def calling(name: str, domain: str = "own") -> Any:
 
 
 def branch() -> list[Any]:
-    """Returns nodes of which a branch has a custom operator."""
+    """Returns nodes with a branch that has a custom operator."""
     out = onnx.helper.make_tensor_value_info("z", FLOAT, None)
     inner = onnx.helper.make_graph([onnx.helper.make_node("Mark", ["x"], ["z"], domain="ai.onnx.contrib")], "i", [], [out])
     yes = onnx.helper.make_node("Constant", [], ["c"], value=onnx.helper.make_tensor("c", onnx.TensorProto.BOOL, [], [True]))
@@ -129,7 +129,7 @@ HUGE_CONSTANT = onnx.helper.make_node("Constant", [], ["y"], value=stored([HUGE]
 UNKNOWN_INPUT = onnx.helper.make_node("Add", ["x", "nix"], ["y"])
 MS = "com.microsoft"
 empty = functools.partial(onnx.TensorProto, name="w")
-# what stands in the file, or makes it, and the sentence
+# the file's content, or its maker, and the sentence
 ONNX: dict[str, tuple[Any, str]] = {
     "empty": (b"", r"ONNX.*empty"),
     "truncated": (model().SerializeToString()[:-20], r"ONNX.*damaged"),
@@ -174,7 +174,7 @@ ONNX: dict[str, tuple[Any, str]] = {
 
 
 class Marks:
-    """Makes a folder when it is unpickled."""
+    """Creates a folder when unpickled."""
 
     def __reduce__(self) -> Any:
         return os.mkdir, (MARKER,)
@@ -212,7 +212,7 @@ WEIGHTS = "data/weights/model_weights_config.json"
 
 
 def edited(sound: Path, folder: Path, edit: Edit, compression: int = zipfile.ZIP_STORED) -> Path:
-    """Writes the archive with its members changed."""
+    """Writes the archive with changed members."""
     with zipfile.ZipFile(sound) as archive:
         members = {name: archive.read(name) for name in archive.namelist()}
     edit(members)
@@ -301,7 +301,7 @@ def bomb() -> bytes:
 
 
 def renamed_tensor(values: Any) -> None:
-    """A tensor's name says that its sizes are metadata, which nothing is made of."""
+    """A tensor's name claims that its sizes are metadata, from which nothing is allocated."""
     values["metadata"] = values["custom"] = json.loads(json.dumps(values["input"]))
     values["metadata"]["sizes"][0] = {"as_expr": {"expr_str": CODE, "hint": None}}
 
@@ -394,7 +394,7 @@ BYTES: dict[str, tuple[Callable[[bytes], bytes], str]] = {
 
 @pytest.fixture
 def refuses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Path, str], None]]:
-    """Returns a check: the file is refused in one sentence of its name, and nothing is made or changed, here or in the temporary folder."""
+    """Yields a check that the file is rejected in one sentence with its name, and nothing changes here or in the temporary folder."""
     work = tmp_path / "work"
     work.mkdir()
     monkeypatch.chdir(work)
@@ -448,7 +448,7 @@ def test_an_archive_with_two_members_of_a_name_is_refused(sound: Path, tmp_path:
 
 
 def test_an_onnx_file_says_what_it_takes_and_runs(tmp_path: Path) -> None:
-    """Its weights lie beside it, an operator is a function of its own, and its suffix says nothing."""
+    """Its weights are in a file next to it, one operator is its own function, and its suffix is meaningless."""
     (tmp_path / "w.bin").write_bytes(bytes(4) + np.float32([1, 2, 3]).tobytes())
     made = external("w.bin", offset=4)
     made.graph.node[0].output[0] = "z"
@@ -494,7 +494,7 @@ def fed(first: str) -> dict[str, np.ndarray]:
 
 
 def answers(artefact: Artefact, first: str, calls: list[float]) -> None:
-    """Asserts what the program gives. calls: what it counts in two calls."""
+    """Asserts the program's outputs. calls: the counts in two calls."""
     logits = np.broadcast_to(np.float32([18, 22, 26]), (3, 1, 3))
     for count in calls:
         got = artefact.run("forward", fed(first))
@@ -507,7 +507,7 @@ def answers(artefact: Artefact, first: str, calls: list[float]) -> None:
 
 @pytest.mark.parametrize("container", ["builtins.dict", "elsewhere.modeling.Output"])
 def test_a_program_says_what_it_takes_and_runs(container: str, sound: Path, tmp_path: Path) -> None:
-    """Whatever class its outputs are of need not be installed; what it keeps between calls begins anew."""
+    """The class of its outputs need not be installed; state kept between calls is reset."""
 
     edit = signature(lambda said: said.update(out_spec=said["out_spec"].replace("builtins.dict", container)))
     artefact = open_artefact(edited(sound, tmp_path, edit))
@@ -523,7 +523,7 @@ def test_a_program_says_what_it_takes_and_runs(container: str, sound: Path, tmp_
 
 @pytest.mark.conformance
 def test_a_package_is_opened_where_its_code_is_allowed(program: Any, tmp_path: Path, refuses: Callable[[Path, str], None]) -> None:
-    """It is refused otherwise; its sizes are looked at, which its code does not; and nothing is left of what torch unpacks."""
+    """Otherwise it is rejected; its sizes are checked, although its code does not; and torch's unpacked files are removed."""
     path = Path(torch._inductor.aoti_compile_and_package(program, package_path=str(tmp_path / "m.pt2")))
     assert kind_of(path) == "aoti"
     refuses(path, "AOTInductor.*--allow-code")

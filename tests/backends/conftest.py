@@ -1,4 +1,4 @@
-"""Fixtures of the tests that say the same of each port, or of all four implementations."""
+"""Fixtures for tests that check the same of each port, or of all four implementations."""
 
 from collections.abc import Callable
 from typing import Any

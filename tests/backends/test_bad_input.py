@@ -1,4 +1,4 @@
-"""Bad input gives the same clear error in all four implementations, and an empty batch an empty result."""
+"""Bad input raises the same clear error in all four implementations, and an empty batch gives an empty result."""
 
 from collections.abc import Callable
 from typing import Any
@@ -122,7 +122,7 @@ def test_an_empty_batch_gives_an_empty_result(answer: Answer, component: str, in
 
 
 def test_ids_segments_and_labels_are_checked_on_the_host_before_the_compiled_part(backend: Backend) -> None:
-    """In a program ids have no values. Of TensorFlow's encoders alone `Trainer` has compiled methods."""
+    """In a compiled program ids have no values. For TensorFlow's encoder-only models, only `Trainer` has compiled methods."""
     compiled, label = backend.part("programs.compiled").compiled, np.array([0, 2])
     both, alone = (backend.build("transformer", config) for config in (CONFIG, GPT2))
     loss = backend.build("transformer", BERT).classification_loss
@@ -145,7 +145,7 @@ def test_ids_segments_and_labels_are_checked_on_the_host_before_the_compiled_par
 
 
 class Symbol:
-    """A size of a traced program, which decides equality and no order, and has no hash."""
+    """A size of a traced program: it can be compared for equality but not order, and has no hash."""
 
     __hash__ = None  # type: ignore[assignment]
 

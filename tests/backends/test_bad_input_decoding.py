@@ -1,4 +1,4 @@
-"""Decoding in all four implementations: bad input gives one clear error, a batch of 0 an empty answer, what looks bad its meaning."""
+"""Decoding in all four implementations: bad input raises one clear error, a batch of 0 is empty, and suspicious input keeps its meaning."""
 
 import functools
 from collections.abc import Callable
@@ -28,7 +28,7 @@ Answer = Callable[[Case], dict[str, np.ndarray]]
 def _case(
     component: str, config: TransformerConfig = CONFIG, bias: float = 0.0, place: int = 3, mode: str = "", ties: bool = False, **inputs: Any
 ) -> Case:
-    """bias: of the logit of one token. ties: the logits are always these, of which many are equal."""
+    """bias: of the logit of one token. ties: constant logits, many of which are equal."""
     rng, values = np.random.default_rng(2), {}
     if component in (*components.SEARCHES, "decode_in_steps"):
         values = {name: rng.standard_normal(shape) for name, shape in parameters.shapes(config).items()}
@@ -40,7 +40,7 @@ def _case(
 
 
 def _search(component: str, source: np.ndarray = SOURCE, **changes: Any) -> Case:
-    """Arrays among the changes, the config, and what `_case` names are given as they are; all others are options."""
+    """Arrays among the changes, the config and the parameters of `_case` are passed as they are; all others are options."""
     given = {
         name: value
         for name, value in changes.items()
@@ -63,7 +63,7 @@ def _penalise(**changes: Any) -> Case:
 
 
 def _with(value: float, place: Any = 3) -> np.ndarray:
-    """The scores with this value at a place of the second row."""
+    """Sets a place in the second row of the scores to this value."""
     scores_bv = SCORES.copy()
     scores_bv[1, place] = value
     return scores_bv
@@ -285,7 +285,7 @@ def test_what_looks_bad_has_its_meaning(answer: Answer, name: str) -> None:
 
 @pytest.mark.parametrize("answer", ["numpy"], indirect=True)
 def test_temperature_0_is_greedy_search(answer: Answer) -> None:
-    """In the reference, and so in the ports, which give its answers above."""
+    """The reference does this, and the ports give its outputs above."""
     expected = answer(_greedy())
     for key, array in answer(MEANT["temperature_0"]).items():
         np.testing.assert_array_equal(array, expected[key])

@@ -14,7 +14,7 @@ from rosettaformer.judge.suite import all_cases
 
 CASES = [case for case in suite() if not is_layout(case.component)]
 CORE = [case for case in CASES if case.core]
-# One of each component but searches, which `test_decoding` has, and large random arrays.
+# One case per component, except searches (see `test_decoding`) and large random arrays.
 FIRST = [*{case.component: case for case in reversed(CORE) if case.component not in (*SEARCHES, "initialise")}.values()]
 OTHERS = [case for case in CORE if case.id not in {first.id for first in FIRST}]
 FLOAT64 = [(port, "float64") for port in PORTS]
@@ -31,7 +31,7 @@ OTHER_MODE_CASES = ("transformer/left_padding", "decoder_layer/left_padding", "s
     ],
 )
 def test_every_case_conforms(port: str, dtype: str, record_property: Callable[[str, object], None]) -> None:
-    """The tightest tolerance is that of float64; `rosettaformer check --full` runs every case in every dtype."""
+    """In float64, whose tolerance is the tightest; `rosettaformer check --full` runs every case in every dtype."""
     record_property("cases compared", conform(CASES, port, [dtype], here=False))
 
 

@@ -1,4 +1,4 @@
-"""Decoding in each port: few graphs, snapshots of weights, caches that move, and what no conformance case can show."""
+"""Decoding in each port, beyond conformance cases: few graphs, weight snapshots, caches whose rows move."""
 
 from collections.abc import Callable
 from typing import Any
@@ -43,7 +43,7 @@ def searcher_of(backend: Backend, arrays: dict[str, np.ndarray], config: Transfo
 
 
 def found(backend: Backend, searcher: Any, search: str, *arrays: np.ndarray | None, **options: Any) -> dict[str, np.ndarray]:
-    """arrays: what a search takes besides its strategy: the source, of `sample` the uniform numbers, then a prefix, and its mask."""
+    """arrays: inputs of a search in addition to its strategy: the source, for `sample` the uniform numbers, then a prefix and its mask."""
     source, *more = (None if array is None else backend.weights.from_numpy(array) for array in arrays)
     of_prefix = {"prefix_mask_bp": more.pop()} if arrays[-1] is not None and arrays[-1].dtype == bool else {}
     return backend.arrays(getattr(searcher, search)(source, OPTIONS | options, *more, **of_prefix))
@@ -57,7 +57,7 @@ def close(answer: dict[str, np.ndarray], expected: dict[str, np.ndarray], atol: 
 
 
 def searched_alike(backend: Backend, searcher: Any, arrays: dict[str, np.ndarray], length: int, limit: int, **options: Any) -> None:
-    """Sampling and beam search, which are greedy search and more, and those of the reference."""
+    """Compares sampling and beam search, which exercise more than greedy search, with the reference."""
     tree, source, uniform = parameters.nest(arrays), sources(length, length), np.random.default_rng(1).random((3, limit))
     for search, given, more in (
         ("sample", (source, uniform, PREFIX), DRAWN),
@@ -70,7 +70,7 @@ def searched_alike(backend: Backend, searcher: Any, arrays: dict[str, np.ndarray
 
 @pytest.fixture
 def graphs(backend: Backend, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """The number of graphs that have been compiled, for searchers."""
+    """Returns a function that counts the compiled graphs of a searcher."""
     if backend.name != "torch":
         return lambda searcher: searcher.graphs
     program = backend.part("programs.program")
@@ -101,7 +101,7 @@ def test_graphs_serve_other_lengths_other_numbers_and_other_weights(backend: Bac
         searched_alike(backend, searcher, others, 16, 12, end_id=4, early_stop=True, temperature=0.9)
         assert graphs(searcher) == before
         found(backend, searcher, "beam_search", sources(17), PREFIX, **PENALTIES, **BEAMS)
-        assert graphs(searcher) == before + (backend.name != "torch")  # its graphs serve every length, those of the others 16
+        assert graphs(searcher) == before + (backend.name != "torch")  # torch's graphs serve every length, the others' 16
 
 
 @pytest.mark.parametrize("start", [conformance("first_token"), "row"])
@@ -111,8 +111,8 @@ def test_graphs_serve_other_lengths_other_numbers_and_other_weights(backend: Bac
     indirect=["backend"],
 )
 def test_searches_of_prompts_of_different_lengths_are_the_reference_s(backend: Backend, start: str, compiled: bool | None) -> None:
-    """Prompts are padded to the lengths of graphs, which no position may count. Their padding is the token that comes first in the answer:
-    held, it could not come again.
+    """Prompts are padded to the lengths of graphs; no position may count that padding. Its id is the first token of the answer: if it
+    counted as used, it could not occur again.
     """
     config = ALONE.replace(position_start=start, position_offset=2, embedding_norm=True)
     arrays, options = random_parameters(config), {"start_id": None, "no_repeat_ngram": 1, "repetition_penalty": 1.2}
@@ -134,7 +134,7 @@ def test_an_answer_that_outgrows_the_positions_is_an_error(backend: Backend) -> 
 
 @pytest.mark.conformance
 def test_the_other_mode_gives_the_same_answers(backend: Backend) -> None:
-    """Compiled where the conformance cases are eager, and eager where they are compiled."""
+    """Compiled where the conformance cases are eager, and vice versa."""
     arrays = random_parameters(CONFIG)
     with backend.wide():
         searched_alike(backend, searcher_of(backend, arrays, compiled=backend.name != "jax"), arrays, 5, 6)
@@ -183,7 +183,7 @@ def test_a_row_of_a_cache_takes_its_past_with_it_and_projections_of_one_input_ar
 
 
 def test_a_fused_model_gives_what_the_model_gives_and_takes_no_other_dtype() -> None:
-    """In TensorFlow; those of the others take steps alone."""
+    """In TensorFlow; fused models of the other ports only run steps."""
     backend = Backend("tf")
     model = backend.loaded(CONFIG, random_parameters(CONFIG))
     np.testing.assert_allclose(backend.part("programs.fused").fused(model)(sources(), PREFIX), model(sources(), PREFIX), rtol=0, atol=1e-11)
@@ -218,7 +218,7 @@ def test_large_vocabularies_are_cut_as_by_the_reference(backend: Backend, option
 
 
 def test_a_number_of_1_draws_the_last_id_that_is_possible(backend: Backend) -> None:
-    """As a number below 1 that float32 rounds."""
+    """A number just below 1, which float32 rounds to 1."""
     logits = np.array([[0.0, 0.1, 0.2, -np.inf]], np.float32)
     given = [backend.weights.from_numpy(array) for array in (logits, np.ones(1, np.float32))]
     assert int(backend.part("sampling").draw(*given)[0]) == 2

@@ -1,7 +1,7 @@
-"""On a CUDA device: the matrix in float32 without and with TF32 and in the other dtypes, gradients, compiled searches, runs and the bench.
+"""On a CUDA device: all cases in float32 with and without TF32 and in the other dtypes, gradients, compiled searches, runs and the bench.
 
-Steps of each Trainer beside those of the reference are in `test_training.py`. That JAX has programs for such a device, and that they ask
-nothing of the host, is shown without one in `test_impl_jax_lowering.py`; here they give numbers.
+`test_training.py` compares each Trainer's steps with the reference. `test_impl_jax_lowering.py` shows without a GPU that JAX compiles for
+one and asks the host for nothing; these tests check the numbers.
 """
 
 import json
@@ -33,7 +33,7 @@ def need(port: str) -> None:
 
 
 def done(*arguments: object, module: str = "rosettaformer") -> str:
-    """What the command prints, in a process of its own, so that the memory of the device is free again; it must end with exit code 0."""
+    """Returns a command's output; it runs in its own process, which frees the device's memory, and must exit with 0."""
     running = process(*arguments, module=module, stdin=subprocess.DEVNULL)
     out, errors = running.communicate(timeout=600)
     assert running.returncode == 0, out + errors
@@ -44,7 +44,7 @@ def done(*arguments: object, module: str = "rosettaformer") -> str:
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float32"])
 @pytest.mark.parametrize("backend", ["MATH", "EFFICIENT_ATTENTION", "CUDNN_ATTENTION", "FLASH_ATTENTION"])
 def test_EMPTY_rows_are_zero_with_every_kernel_of_torch_forward_and_backward(backend: str, dtype: str, grad: bool) -> None:
-    """Beside `test_torch_devices`, where no kernel is known and every empty row is filled: what the kernels of the GPU give."""
+    """Complements `test_torch_devices`, where no kernel is known and every empty row is filled: checks the GPU kernels."""
     need("torch")
     import torch
     from torch.nn.attention import SDPBackend, sdpa_kernel
@@ -85,7 +85,7 @@ def test_EMPTY_rows_are_zero_with_every_kernel_of_torch_forward_and_backward(bac
 @pytest.mark.parametrize(("device", "dtypes"), [(DEVICE, DTYPES), ("cuda-tf32", ("float32",))])
 @pytest.mark.parametrize("port", PORTS)
 def test_every_case_conforms_on_cuda(port: str, device: str, dtypes: tuple[str, ...]) -> None:
-    """The numbers of the GPU's kernels, in every dtype and in TF32; without one only devices and shapes are seen."""
+    """Checks the numbers of GPU kernels in every dtype and in TF32; without a GPU only devices and shapes are checked."""
     need(port)
     results = runner.run(suite(), [port], dtypes, devices=[device])
     assert [result for result in results if result.status not in ("pass", "empty", "unsupported")] == []
@@ -94,7 +94,7 @@ def test_every_case_conforms_on_cuda(port: str, device: str, dtypes: tuple[str, 
 
 @pytest.mark.parametrize("port", PORTS)
 def test_gradients_conform_on_cuda(port: str) -> None:
-    """The numbers of backward kernels, which `test_torch_devices` runs on the meta device, where there are none."""
+    """Checks backward kernels, which `test_torch_devices` only runs on the meta device, without numbers."""
     need(port)
     cases = [case for case in all_cases(grad=True) if forward_of(case.component) and case.core and not is_layout(case.component)]
     results = runner.run(cases, [port], DTYPES, devices=[DEVICE], limit=300)
@@ -104,7 +104,7 @@ def test_gradients_conform_on_cuda(port: str) -> None:
 
 @pytest.mark.parametrize("port", PORTS)
 def test_the_whole_model_and_its_searches_conform_compiled_on_cuda(port: str) -> None:
-    """Programs that are compiled for the GPU and run there, searches to their end: on the meta device a search can take one step."""
+    """Compiles programs for the GPU and runs searches to their end; on the meta device a search can take one step."""
     need(port)
     whole = ("transformer", "classify", "masked_language_logits", "states", "decode_in_steps", *SEARCHES)
     cases = [case for case in suite() if case.component in whole and case.core]
@@ -115,7 +115,7 @@ def test_the_whole_model_and_its_searches_conform_compiled_on_cuda(port: str) ->
 
 @pytest.mark.parametrize("port", PORTS)
 def test_a_run_on_cuda_has_the_losses_of_the_references_is_resumed(port: str, tmp_path: Path) -> None:
-    """A run of many steps with the device's own generator, determinism and memory, and files that it wrote."""
+    """A run of many steps with the device's own generator, determinism and memory, and its files."""
     need(port)
     folder, reference = tmp_path / port, tmp_path / "numpy"
     still = ("--set", "dropout_rate=0", "--loop", "save_every=2")
@@ -129,7 +129,7 @@ def test_a_run_on_cuda_has_the_losses_of_the_references_is_resumed(port: str, tm
 
 @pytest.mark.parametrize("backend", ["torch", "jax"])
 def test_a_folder_gives_on_cuda_what_it_gives_on_a_cpu(backend: str, tmp_path: Path) -> None:
-    """The command `generate` on the device: its choices among equal logits are those of a CPU."""
+    """`generate` on the device breaks ties between logits as on a CPU."""
     need(backend)
     folder = tmp_path / "gpt2"
     transformers, tokenizers = pytest.importorskip("transformers"), pytest.importorskip("tokenizers")
@@ -148,7 +148,7 @@ def test_a_folder_gives_on_cuda_what_it_gives_on_a_cpu(backend: str, tmp_path: P
 
 
 def test_int8_on_cuda_is_refused_by_torch() -> None:
-    """The refusal of a device that is there; `test_torch_in_use` has that of the meta device."""
+    """The error on a real device; `test_torch_in_use` has the meta device."""
     need("torch")
     from impl_torch.decoding import Searcher
     from impl_torch.transformer import Transformer
@@ -159,7 +159,7 @@ def test_int8_on_cuda_is_refused_by_torch() -> None:
 
 @pytest.mark.parametrize("framework", ["torch", "jax"])
 def test_the_bench_times_what_is_right_on_cuda(framework: str, tmp_path: Path) -> None:
-    """Clocks that wait for the device, and answers that are compared there."""
+    """Timing waits for the device, and outputs are compared there."""
     need(framework)
     chosen = ("--framework", framework, "--row", "impl_", "--size", "tiny", "--rounds", 1, "--workload", "W1,W2,W3")
     done("--device", DEVICE, *chosen, "--json", tmp_path / "numbers.json", module="bench")

@@ -1,4 +1,4 @@
-"""Numbers beyond any range, in every option: one clear error, never an OverflowError, an allocation or a wait."""
+"""Out-of-range numbers in every option: one clear error, never an OverflowError, an allocation or a wait."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Projections in int8 (INT8): each port against the reference's definition, and its searches beside float32."""
+"""Projections in int8 (INT8): each port against the reference's definition, and its searches against float32."""
 
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -26,7 +26,7 @@ FEW = {"torch": ("sample/plain", "greedy_search/tied"), "tf": ("greedy_search/gp
 
 
 def problem(rows: int, inputs: int, outputs: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """x, kernel and bias, whose rows are of very different sizes, and of which no number lies near the middle of two integers."""
+    """Returns x, kernel and bias with rows of very different sizes, and no number near the middle of two integers."""
     rng = np.random.default_rng(seed)
     x = rng.standard_normal((rows, 1, inputs)) * np.exp(rng.normal(0, 2, (rows, 1, 1)))
     kernel = rng.standard_normal((inputs, outputs)) * np.exp(rng.normal(0, 2, outputs))
@@ -97,14 +97,14 @@ def test_without_an_instruction_for_int8_torch_multiplies_the_same_integers(
 
 
 def _per_tensor(projection: Any, *parts: Any) -> None:
-    """One scale for the whole kernel."""
+    """Uses one scale for the whole kernel."""
     weight = parts[0].weight.detach()
     projection.scale = (weight.abs().max() / 127).expand(len(weight)).contiguous()
     projection.kernel = (weight / projection.scale[:, None]).round()
 
 
 def _transposed(projection: Any, *parts: Any) -> None:
-    """The scales of the inputs in place of those of the outputs."""
+    """Uses the scales of the inputs instead of those of the outputs."""
     projection.scale = parts[0].weight.detach().abs().amax(dim=0) / 127
 
 
@@ -127,13 +127,13 @@ def test_wrong_scales_are_seen(mistake: Callable[..., None], monkeypatch: pytest
 def test_integers_that_are_not_the_nearest_are_seen(backend: Backend, monkeypatch: pytest.MonkeyPatch) -> None:
     module = backend.part("kernels.int8")
     owner = {"torch": backend.framework.Tensor if backend.name == "torch" else None, "jax": getattr(module, "jnp", None)}
-    monkeypatch.setattr(owner.get(backend.name, backend.framework), "round", lambda x: x)  # truncated when it becomes an integer
+    monkeypatch.setattr(owner.get(backend.name, backend.framework), "round", lambda x: x)  # truncates when cast to an integer
     assert difference(backend, *problem(8, 64, 64)) > 10
 
 
 def test_smaller_integers_and_tokens_of_other_rows_are_seen(backend: Backend, monkeypatch: pytest.MonkeyPatch) -> None:
     x, kernel, _ = problem(4, 32, 16)
-    # The integers are the same; a few float32 roundings of their scales, in another order, are 1e-6 at most.
+    # The integers are equal; their scales differ by a few float32 roundings from another order, at most 1e-6.
     np.testing.assert_allclose(projected(backend, x, kernel)[1:2], projected(backend, x[1:2], kernel), rtol=1e-6)
     monkeypatch.setattr(backend.part("kernels.int8"), "LARGEST", 100)
     assert difference(backend, *problem(8, 64, 64)) > 10
@@ -149,7 +149,7 @@ def answer_of(backend: Backend, case: Case, compiled: bool = False) -> dict[str,
 
 
 def ratios(case: Case, got: dict[str, np.ndarray], ask: Answer) -> Iterator[tuple[str, Any]]:
-    """Of the case: what was compared, with the tokens that nearly tie followed."""
+    """Yields the comparisons of the case, following tokens that nearly tie."""
     wanted = followed(case, expect(case, ask), got, ask)
     yield from ((name, compare(wanted[name], got[name])) for name in wanted)
 
@@ -163,7 +163,7 @@ def ratios(case: Case, got: dict[str, np.ndarray], ask: Answer) -> Iterator[tupl
     ],
 )
 def test_searches_are_the_reference_s(name: str, case: Case) -> None:
-    """Tokens where they do not nearly tie, and scores: as near to int8 in float64 (the definition), and to the model itself in float64,
+    """Tokens that do not nearly tie, and scores, are as near to int8 in float64 (the definition), and to the model itself in float64,
     as the reference in int8 is.
     """
     backend, case = Backend(name), case.at("float32")
@@ -188,7 +188,7 @@ def logits_of(backend: Backend, case: Case, dtype: Any, compiled: bool) -> dict[
 @pytest.mark.parametrize("backend", ["torch", "tf", conformance("jax")], indirect=True)
 @pytest.mark.parametrize("case", [case if case.name == "pre_norm" else conformance(case) for case in WHOLE], ids=lambda case: case.name)
 def test_whole_passes_of_a_copy_are_the_reference_s(backend: Backend, case: Case) -> None:
-    """In int8 as near to the definition, and to the model itself, as the reference in int8 is; else within the tolerance."""
+    """In int8 as near to the definition, and to the model itself, as the reference in int8; otherwise within tolerance."""
     case = case.at("float32")
     for dtype, asked in {None: [None], "int8": [expected_int8.answer, expected_int8.beside_float]}.items():
         got = logits_of(backend, case, dtype, compiled=backend.name == "jax")
@@ -201,7 +201,7 @@ def test_whole_passes_of_a_copy_are_the_reference_s(backend: Backend, case: Case
 @pytest.mark.conformance
 @pytest.mark.parametrize("name", ["torch", "tf"])
 def test_compiled_is_eager(name: str) -> None:
-    """JAX's searches are compiled above."""
+    """Other tests above compile JAX's searches."""
     backend, case = Backend(name), SEARCHED[0].at("float32")
     eager, graph = answer_of(backend, case), answer_of(backend, case, compiled=True)
     np.testing.assert_array_equal(eager["token_bn"], graph["token_bn"])

@@ -1,4 +1,4 @@
-"""KerasHub's decoders give what docs/keras-hub.md says, on every backend of Keras, and their causes are those that it names."""
+"""KerasHub's decoders behave as docs/keras-hub.md says on every Keras backend, with the causes it names."""
 
 import pytest
 from evidence import HOUSE
@@ -10,7 +10,7 @@ pytest.importorskip("keras_hub", reason="keras_hub is not installed")
 keras_hub_page = pytest.importorskip("keras_hub_page")
 
 PAGE = (HOUSE / "docs" / "keras-hub.md").read_text()
-# choice -> what the page says of it, by family
+# choice -> the page's entry, by family
 MATRIX = {
     name: dict(zip(BASES, cells, strict=True))
     for name, *cells in (line.strip("| ").split(" | ") for line in PAGE.splitlines() if line.startswith("| "))

@@ -1,4 +1,4 @@
-"""What every port must do and the forward cases do not show: gradients, empty rows to the bit, dropout in training."""
+"""Properties of every port that forward cases do not show: gradients, bit-exact empty rows, dropout in training."""
 
 import contextlib
 from itertools import product
@@ -123,7 +123,7 @@ def test_given_masks_are_applied_in_every_mode_and_other_sites_follow_the_mode(b
 
 
 def test_a_model_has_the_parts_of_its_config_and_no_others(backend: Backend) -> None:
-    """Logits have a part though their kernel is a table; in torch so has a table that both sides share."""
+    """Logits have a part even if their kernel is a table; in torch, so does a table shared by both sides."""
     sizes = {"source_vocabulary": 13, "target_vocabulary": 13, "model_width": 6, "feed_forward_width": 7, "max_positions": 20}
     bert, gpt2 = preset("bert_base", **sizes, encoder_layers=1), preset("gpt2_small", **sizes, decoder_layers=1)
     heads = bert.replace(classes=3, segments=0, embedding_norm=False, masked_language_head=False)
@@ -143,7 +143,7 @@ def test_a_model_has_the_parts_of_its_config_and_no_others(backend: Backend) -> 
 
 
 def test_what_takes_no_keep_masks_bias_or_skip_padding_does_not_cover_them(backend: Backend) -> None:
-    """A function stands for a user's module; what it lacks besides is an error of its own."""
+    """A function plays a user's module; other missing arguments raise an error."""
     x, one = np.ones((1, 1, 12)), np.ones((1, 1, 1, 1))
     layer = {"x_btd": x, "keep.feed_forward_dropout": x > 0, "cotangent": x}
     attended = {"query_btd": x, "memory_bsd": x}

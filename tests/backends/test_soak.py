@@ -1,4 +1,4 @@
-"""No false alarm: random valid configurations and inputs conform on every port."""
+"""No false alarms: random valid configurations and inputs conform on every port."""
 
 import pytest
 from conforming import conform

@@ -1,4 +1,4 @@
-"""The Trainer of each port: the reference's steps, runs that are resumed, random keep masks, and what is refused."""
+"""The Trainer of each port: the reference's steps, resumed runs, random keep masks, and rejected input."""
 
 import functools
 import importlib
@@ -21,7 +21,7 @@ from reference_numpy.strategy import Strategy
 from reference_numpy.training import Trainer
 from rosettaformer.judge.case import DTYPES, numpy_dtype
 
-# Without biases of attention: a key's bias moves no softmax, so its gradient is rounding alone, which Adam divides by itself.
+# Without attention biases: softmax is invariant to a key's bias, so its gradient is only rounding error, which Adam normalizes.
 CONFIG = preset(
     "tiny", source_vocabulary=23, target_vocabulary=23, model_width=12, heads=6, key_value_heads=2, key_size=7, value_size=5,
     feed_forward_width=19, encoder_layers=1, decoder_layers=1, output_bias=True, dropout_rate=0.4, attention_dropout_rate=0.3,
@@ -37,8 +37,8 @@ RECIPE = PAPER.replace(warmup=3)
 FULL = RECIPE.replace(weight_decay=0.1, clip_norm=0.5, microbatches=2)
 STRATEGY = Strategy(start_id=1, end_id=2, max_new_tokens=6, beam_size=3, n_best=2)
 SEARCHES = ("greedy_search", "beam_search")
-CLOSE = 1e-10  # float64, after some steps of Adam, whose quotient makes a rounding of a small gradient larger
-COMPILES = {"numpy": False, "torch": False, "tf": False, "jax": True}  # what is quick for a few steps
+CLOSE = 1e-10  # float64, after some steps of Adam, whose quotient amplifies rounding of small gradients
+COMPILES = {"numpy": False, "torch": False, "tf": False, "jax": True}  # the faster mode for a few steps
 
 
 def begin(backend: Backend, config: TransformerConfig = CONFIG, recipe: Recipe = RECIPE, dtype: str = "float64", **settings: Any) -> Any:
@@ -47,7 +47,7 @@ def begin(backend: Backend, config: TransformerConfig = CONFIG, recipe: Recipe =
 
 
 class Reference:
-    """What `begin` asks of a port."""
+    """The reference with the parts of a port that `begin` uses."""
 
     name = "numpy"
 
@@ -57,13 +57,13 @@ class Reference:
 
 @pytest.fixture(scope="module", params=FOUR)
 def each(request: pytest.FixtureRequest) -> Any:
-    """The reference, or a port."""
+    """Returns the reference or a port."""
     return Reference() if request.param == "numpy" else Backend(request.param)
 
 
 @pytest.fixture(scope="module")
 def shared(each: Any) -> tuple[Any, dict[str, np.ndarray]]:
-    """One run for many tests, since some frameworks compile its step, and the state with which it begins."""
+    """Returns one run and its initial state for many tests, since some frameworks compile its step."""
     run = begin(each)
     return run, run.state()
 
@@ -76,7 +76,7 @@ def run(shared: tuple[Any, dict[str, np.ndarray]]) -> Any:
 
 
 def batch(seed: int = 0, rows: int = 4, length: int = 7, config: TransformerConfig = CONFIG) -> tuple[Any, np.ndarray]:
-    """Ids with padding on the right, on the left, and a row of padding throughout; or classes for a target. length: of the source."""
+    """Returns ids with right padding, left padding, and a row of only padding; or classes as a target. length: of the source."""
     rng = np.random.default_rng([7, seed])
     source, target = rng.integers(1, 23, (rows, length)), rng.integers(1, 23, (rows, 6))
     source[0, 5:] = target[0, 4:] = source[1, :2] = target[1, :3] = source[2] = target[2] = 0
@@ -134,7 +134,7 @@ def test_steps_are_those_of_the_reference(backend: Backend, name: str) -> None:
 @pytest.mark.conformance
 @pytest.mark.parametrize("port", PORTS)
 def test_the_other_mode_gives_the_same_steps(port: str) -> None:
-    """Compiled where the other tests are eager, and eager where they are compiled; with random keep masks the same twice."""
+    """Compiled where the other tests are eager, and vice versa; random keep masks are reproducible."""
     backend = Backend(port)
     run = begin(backend, recipe=FULL, compiled=not COMPILES[port])
     state = run.state()
@@ -144,7 +144,7 @@ def test_the_other_mode_gives_the_same_steps(port: str) -> None:
         each.load_state(state, 0)
         losses.append([float(each.train_step(*batch(step))) for step in range(2)])
     assert losses[0] == losses[1]
-    if port != "torch":  # whose compiled attention draws its own masks
+    if port != "torch":  # torch's compiled attention draws its own masks
         np.testing.assert_allclose(losses[0], losses[2], rtol=CLOSE)
 
 
@@ -152,7 +152,7 @@ def test_the_other_mode_gives_the_same_steps(port: str) -> None:
 @pytest.mark.parametrize("compiled", [False, True])
 @pytest.mark.parametrize("name", VARIANTS)
 def test_steps_on_cuda_are_those_of_the_reference(backend: Backend, name: str, compiled: bool) -> None:
-    """The numbers of whole steps on the GPU; of torch `test_torch_devices` shows only that none of their tensors is made on the CPU."""
+    """Checks whole steps on the GPU; for torch, `test_torch_devices` only shows that no tensor is created on the CPU."""
     if backend.name == "tf" and not backend.framework.config.list_physical_devices("GPU"):
         pytest.skip("TensorFlow sees no GPU")
     if backend.name == "jax" and not compiled:
@@ -161,7 +161,7 @@ def test_steps_on_cuda_are_those_of_the_reference(backend: Backend, name: str, c
 
 
 def steps_from(start: int, port: str, compiled: bool, device: str, folder: Path) -> list[str]:
-    """Steps to the fourth, from the first or from the state after two; the losses, and in files the states. In torch with four threads."""
+    """Runs steps up to the fourth, from the first or from the state after two; returns losses and saves states. torch has four threads."""
     if port == "torch":
         Backend(port).framework.set_num_threads(4)
     run = begin(Backend(port), recipe=FULL, dtype="float32", compiled=compiled, device=device, seed=5)
@@ -189,7 +189,7 @@ RESUMED += [pytest.param(port, compiled, "cuda", marks=pytest.mark.gpu) for port
 
 @pytest.fixture
 def threads() -> Iterator[None]:
-    """Leaves torch as many threads as it had."""
+    """Restores the number of torch's threads."""
     torch = pytest.importorskip("torch")
     before = torch.get_num_threads()
     yield
@@ -200,7 +200,7 @@ def threads() -> Iterator[None]:
 @pytest.mark.usefixtures("threads")
 @pytest.mark.parametrize(("port", "compiled", "device"), RESUMED)
 def test_a_run_resumed_in_another_process_has_the_same_bits(tmp_path: Path, port: str, compiled: bool, device: str) -> None:
-    """On a GPU: its own generator, and kernels whose sums have one order only where they are asked for it."""
+    """On a GPU: its own generator, and kernels whose sums have a fixed order only on request."""
     losses = steps_from(0, port, compiled, device, tmp_path)
     command = [sys.executable, "-c", RESUME, port, str(compiled), device, str(tmp_path)]
     result = subprocess.run(command, cwd=Path(__file__).parents[2], capture_output=True, text=True)
@@ -220,18 +220,18 @@ def test_random_masks_are_a_function_of_seed_and_step_alone(each: Any, run: Any)
     first = loss(run, 1)
     loss(run, 5, of=1)
     drawn = {first, loss(run, 2), loss(other, 0), loss(other, 1), loss(other, 2)}
-    assert len(drawn) == 5  # and seed and step are not exchanged
+    assert len(drawn) == 5  # seed and step are not swapped
     assert loss(run, 1) == first
 
 
 def test_every_site_draws_its_own_mask_and_every_microbatch(backend: Backend, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In JAX, whose step is one program, an encoder is called twice. Attention may drop its weights in a kernel of its own."""
+    """JAX's step is one program, so an encoder is called twice. Attention may drop its weights in its own kernel."""
     kind, name = backend.part("dropout").Dropout, {"torch": "forward", "tf": "call", "jax": "__call__"}[backend.name]
     original, seen = getattr(kind, name), []
 
     @functools.wraps(original)
     def spy(site: Any, x: Any, *rest: Any, **named: Any) -> Any:
-        y = original(site, x + 1e3, *rest, **named)  # so that only what is dropped is zero
+        y = original(site, x + 1e3, *rest, **named)  # only dropped elements are zero
         seen.append(backend.weights.to_numpy(y) == 0)
         return y
 
@@ -354,7 +354,7 @@ def test_a_label_that_does_not_count_passes_zero_gradient_whatever_its_logits_ar
 
 
 def test_a_norm_within_the_limit_keeps_every_bit_and_a_schedule_begins_at_step_1(backend: Backend) -> None:
-    """Where `limit * (1 / limit)` is not 1, as for 49."""
+    """For a limit with `limit * (1 / limit) != 1`, such as 49."""
     gradients = {"kernel": np.array([0.1, 0.7], np.float32), "bias": np.array([0.3], np.float32)}
     clip, given = backend.part("optimizer").clip_global_norm, {name: backend.weights.from_numpy(x) for name, x in gradients.items()}
     assert bits(backend.arrays(clip(given, 49.0))) == bits(gradients)

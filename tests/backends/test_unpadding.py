@@ -13,7 +13,7 @@ from test_training import CONFIG, FULL, RECIPE, STILL, UNTIED, batch, begin, bit
 from reference_numpy import TransformerConfig, parameters, sites, transformer
 from rosettaformer.judge.expectation.components import function_of
 
-ROWS, SOURCE, TARGET = 5, 9, 8  # more positions than there are flat lengths, so that some end with the filler
+ROWS, SOURCE, TARGET = 5, 9, 8  # more positions than the flat lengths, so that some end with filler
 SMOOTHING = 0.1
 LEARNED = {"positions": "learned", "max_positions": 11, "scale_embedding": False}
 CONFIGS = {
@@ -27,7 +27,7 @@ CONFIGS = {
 }
 TIED, OTHERS = CONFIGS["post-sinusoidal-tied"], CONFIGS["pre-learned-from-the-row-untied"]
 PLACE = np.arange(SOURCE)
-# Which places of each row are real.
+# Which positions of each row are real.
 PATTERNS = {
     "all": [PLACE >= 0] * ROWS,
     "none": [PLACE < 0] * ROWS,
@@ -46,7 +46,7 @@ def wide(backend: Backend) -> Iterator[None]:
 
 
 def tokens(pattern: str, config: TransformerConfig) -> tuple[Any, Any]:
-    """Source and target of the pattern; of the target other rows have it."""
+    """Returns source and target of the pattern; the target has it in other rows."""
     rng, real = np.random.default_rng(0), np.stack(PATTERNS[pattern])
     source, target = (
         np.where(mask[:, :length], rng.integers(4, 23, (ROWS, length)), config.padding_id)
@@ -56,14 +56,14 @@ def tokens(pattern: str, config: TransformerConfig) -> tuple[Any, Any]:
 
 
 def arrays(config: TransformerConfig) -> dict[str, np.ndarray]:
-    """Parameters by canonical name, in float64: none is 0 or 1."""
+    """Returns parameters by canonical name, in float64: none is 0 or 1."""
     rng = np.random.default_rng(1)
     return {name: 0.3 * rng.normal(size=shape) for name, shape in parameters.shapes(config).items()}
 
 
 @functools.cache
 def models(port: str, config: TransformerConfig) -> tuple[Any, Any]:
-    """A model, and its call without padding, in JAX compiled: operation by operation it takes long."""
+    """Returns a model and its call without padding, which JAX compiles: running operation by operation is slow."""
     backend = Backend(port)
     model = backend.loaded(config, arrays(config))
     if port == "jax":
@@ -72,7 +72,7 @@ def models(port: str, config: TransformerConfig) -> tuple[Any, Any]:
 
 
 def given(backend: Backend, **inputs: Any) -> dict[str, Any]:
-    """The inputs as the framework's tensors."""
+    """Returns the inputs as the framework's tensors."""
     flat = {name: value if value is None else backend.weights.from_numpy(value) for name, value in parameters.flatten(inputs).items()}
     return parameters.nest(flat)
 
@@ -80,7 +80,7 @@ def given(backend: Backend, **inputs: Any) -> dict[str, Any]:
 def flat(
     backend: Backend, config: TransformerConfig, source: Any, target: Any, least: int = 0, loss: bool = False, **more: Any
 ) -> list[Any]:
-    """How many tokens of source and target lie flat in a call, or in a loss; None where a side keeps its rows."""
+    """Returns the number of flat tokens of source and target in a call, or in a loss; None if a side keeps its rows."""
     unpadding, model = backend.part("programs.unpadding"), models(backend.name, config)[0]
     inputs = given(backend, source=source, target=target, **{name: value for name, value in more.items() if name != "skip_padding"})
     if backend.name == "torch":
@@ -94,7 +94,7 @@ def flat(
 
 
 def called(backend: Backend, config: TransformerConfig, skip_padding: bool = False, **inputs: Any) -> Any:
-    """What a model gives without its padding."""
+    """Returns a model's output without its padding."""
     model, run = models(backend.name, config)
     if backend.name != "torch":
         return run(**backend.texts(**inputs), skip_padding=skip_padding)
@@ -108,14 +108,14 @@ def close(found: Any, wanted: np.ndarray, **options: Any) -> None:
 
 
 def equals(backend: Backend, config: TransformerConfig, source: Any, target: Any, keep: Any = None) -> None:
-    """Logits, loss and every gradient without padding are the reference's."""
+    """Checks that logits, loss and every gradient without padding match the reference."""
     tree, masks = parameters.nest(arrays(config)), {} if keep is None else {"keep": keep}
     inputs = given(backend, source=source, target=target, **masks)
     for skip in (True,) if backend.name == "jax" else (True, False):
         expected = function_of("transformer")(tree, config, source, target, skip_padding=skip, **masks)
         close(backend.weights.to_numpy(called(backend, config, skip, **inputs)), expected)
 
-    target = np.concatenate([target[:, :1], target], axis=1)  # the masks of the sites are those of all but its last token
+    target = np.concatenate([target[:, :1], target], axis=1)  # masks of the sites cover all but the last target token
     inputs |= given(backend, target=target)
     unpadded = backend.part("programs.unpadding").unpadded
     loss, found = backend.parameter_gradients(
@@ -130,7 +130,7 @@ def equals(backend: Backend, config: TransformerConfig, source: Any, target: Any
 
 
 def in_kinds() -> Iterator[Any]:
-    """In torch every pattern with one kind of model and every kind with one pattern, elsewhere one; the others are conformance."""
+    """Yields every pattern with one model and every model with one pattern in torch, one pair elsewhere; the rest are kind conformance."""
     for port in PORTS:
         for name in CONFIGS:
             for pattern in PATTERNS:
@@ -165,7 +165,7 @@ def test_keep_masks_that_are_given_are_those_of_rows(backend: Backend) -> None:
 
 
 def test_masks_that_are_given_say_what_lies_flat(backend: Backend) -> None:
-    """Of soft one-hot rows too, which hold no id; those of padding have the gradient 0."""
+    """Also for soft one-hot rows, which have no id; padding rows have gradient 0."""
     source, target = tokens("right", OTHERS)
     mask_bs, mask_bt = (np.random.default_rng(3).random(ids.shape) < 0.5 for ids in (source, target))
     soft, masks = np.random.default_rng(3).dirichlet(np.ones(23), source.shape), {"source_mask_bs": mask_bs, "target_mask_bt": mask_bt}
@@ -198,7 +198,7 @@ def test_rows_stay_if_little_is_saved(backend: Backend) -> None:
 
 @pytest.mark.parametrize("backend", ["tf", "jax"], indirect=True)
 def test_a_shape_of_rows_has_few_counts_of_tokens_which_are_those_of_both_sides_in_a_loss(backend: Backend) -> None:
-    """So that it has few graphs of a call, and of a step not one for each pair of lengths; one of torch serves every number."""
+    """Few graphs per call, and a step has fewer than one for each pair of lengths; torch's single graph serves every number."""
     steps, counts = backend.part("programs.unpadding").STEPS, set()
     for count in range(401):
         ids = np.where(np.arange(400).reshape(20, 20) < count, 5, 0)
@@ -210,7 +210,7 @@ def test_a_shape_of_rows_has_few_counts_of_tokens_which_are_those_of_both_sides_
     rng = np.random.default_rng(0)
 
     def drawn(shares: Any) -> tuple[Any, ...]:
-        """The counts of a loss of rows of which so much is padding on each side, about."""
+        """Returns the token counts of a loss over rows with about this share of padding on each side."""
         ids = [
             np.where(np.arange(length) < rng.binomial(length, 1 - share, (16, 1)), 5, 0)
             for share, length in zip(shares, (32, 33), strict=True)
@@ -222,7 +222,7 @@ def test_a_shape_of_rows_has_few_counts_of_tokens_which_are_those_of_both_sides_
     assert all(source == target for source, target in pairs)
     pairs |= {drawn(rng.choice([0, 0.2, 0.5, 0.9], 2)) for _ in range(200)}
     assert (None, None) in pairs
-    assert len(pairs) < 3 * steps  # the same lengths beside a side that is used as it is
+    assert len(pairs) < 3 * steps  # the same lengths if the other side keeps its rows
 
 
 VARIANTS = {"parts": (UNTIED, FULL), "tied": (CONFIG, RECIPE)}
@@ -243,7 +243,7 @@ RUNS = [
 def test_steps_without_padding_are_the_reference_s_and_a_resumed_run_goes_on_bit_for_bit(
     backend: Backend, compiled: bool, device: str, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """On a GPU: tokens that the host finds and the device is given, its numbers forward and backward, and their bits."""
+    """On a GPU: the host finds the tokens and passes them to the device; checks forward and backward numbers and their bits."""
     unpadding, which = backend.part("programs.unpadding"), "find" if backend.name == "torch" else "of_loss"
     find, sides = getattr(unpadding, which), []
     monkeypatch.setattr(unpadding, which, lambda *args, **named: sides.append(find(*args, **named)) or sides[-1])
@@ -257,7 +257,7 @@ def test_steps_without_padding_are_the_reference_s_and_a_resumed_run_goes_on_bit
     def after(state: dict[str, np.ndarray], *steps: int) -> dict[str, np.ndarray]:
         run.load_state(state, steps[0])
         for step in steps:
-            run.train_step(*batch(step))  # with random keep masks
+            run.train_step(*batch(step))  # draws random keep masks
         return run.state()
 
     assert bits(after(after(first, 0, 1), 2)) == bits(after(first, 0, 1, 2))

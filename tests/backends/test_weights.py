@@ -21,7 +21,7 @@ CONFIGS = {
 
 
 def _parameters(config: TransformerConfig, dtype: str) -> dict[str, np.ndarray]:
-    """With a NaN and a negative zero at the start of every array."""
+    """Draws parameters with a NaN and a negative zero at the start of every array."""
     rng, found = np.random.default_rng(7), {}
     for name, shape in parameters.shapes(config).items():
         found[name] = rng.standard_normal(shape).astype(numpy_dtype(dtype))

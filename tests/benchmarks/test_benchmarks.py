@@ -1,4 +1,4 @@
-"""The benchmark's own proof: it times what is right and refuses to time what is wrong."""
+"""The benchmark tests itself: it times correct programs and refuses to time incorrect ones."""
 
 import ctypes
 import dataclasses
@@ -31,18 +31,18 @@ from rosettaformer.comparison.timing.memory import TRIM_THRESHOLD
 from rosettaformer.comparison.timing.rows import BOUNDS, Call, Row
 
 HOUSE = Path(__file__).resolve().parents[2]
-TASKS = {name: tiny(tasks[name in ("W1", "W2")]) for name, tasks in WORKLOADS.items()}  # of the three shares of padding a fifth
+TASKS = {name: tiny(tasks[name in ("W1", "W2")]) for name, tasks in WORKLOADS.items()}  # a fifth of the three shares of padding
 FORWARD, TRAINING, GREEDY, BEAM, ENCODER = (TASKS[name] for name in ("W1", "W2", "W3", "W4", "W6"))
 BERT, GPT2, LLAMA = TASKS["W8"], TASKS["W9"], [tiny(task) for task in WORKLOADS["W11"]]
 FRAMEWORKS = {"torch": "torch", "tf": "tensorflow", "jax": "jax"}
-# The tasks whose rows are run, by the beginning of their names
+# The tasks whose rows are run, by the prefix of their names
 RUN = ["W1 20 %", "W1", *(f"W{number}" for number in (2, 3, 4, 6, 7, 8, 9, 10, 11))]
 Peers = Callable[[str], Any]
 
 
 @pytest.fixture
 def peers(monkeypatch: pytest.MonkeyPatch) -> Peers:
-    """Imports the module that builds a framework's rows; here torch may keep what it has compiled."""
+    """Imports the module that builds a framework's rows; torch may reuse compiled code here."""
 
     def load(name: str) -> Any:
         pytest.importorskip(FRAMEWORKS.get(name, "torch"))
@@ -107,7 +107,7 @@ def test_every_workload_is_a_task_of_its_name_with_its_share_of_padding() -> Non
 
 @pytest.mark.parametrize(("task", "attentions"), [(WORKLOADS["W5"][0], 6), (BERT, 1), (LLAMA[0], 1)], ids=["W5", "W8", "W11"])
 def test_the_products_are_those_of_the_model(task: Task, attentions: int) -> None:
-    """Every weight of a product once for each token, and both products of each attention."""
+    """Each weight of a product counts once per token, and both products count once per attention."""
     made = problem.make(task)
     factors = ("kernel", "target_embedding.table") if made.config.tie_logits and made.config.decoder_layers else "kernel"
     tokens, kernels = task.batch * task.length, [tensor.size for name, tensor in made.tensors.items() if name.endswith(factors)]
@@ -185,7 +185,7 @@ def test_a_token_that_is_not_the_likeliest_is_wrong(measured: Any) -> None:
 
 @pytest.mark.parametrize("task", [GPT2, LLAMA[-1]], ids=["GPT-2", "Llama"])
 def test_an_answer_depends_on_its_prompt_from_the_first_token_on(task: Task) -> None:
-    """So that a wrong cache or mask is seen; and it goes on to its last token, though nothing bars the end."""
+    """So an incorrect cache or mask is visible; the answer reaches its last token, although the end is allowed."""
     reference, found = _searched(task)
     made = reference.problem
     other = np.where(np.arange(made.source.shape[1]) == 0, 3 + (made.source + 40) % 90, made.source)
@@ -220,7 +220,7 @@ def test_with_padding_ours_are_timed_with_skip_padding_too(peers: Peers, framewo
 
 
 def test_a_near_tie_is_right_whatever_follows() -> None:
-    """Two tokens of the same bias and row in the table are equally likely everywhere; the other one is as right as the lower."""
+    """Two tokens with the same bias and table row are always equally likely; the higher id is as correct as the lower."""
     made = problem.make(GREEDY)
     reference, found = answers.Reference(made), _searched(GREEDY)[1]
     chosen, twin = int(found["token_bn"][0, 0]), 99
@@ -315,7 +315,7 @@ def test_frameworks_that_stand_apart_are_not_held_together(monkeypatch: pytest.M
 
 @pytest.fixture
 def server() -> Iterator[worker.Server]:
-    """One whose process goes on as it was, once its memory is measured."""
+    """A server whose process continues unchanged after its memory is measured."""
     if not Path("/proc/self/clear_refs").exists():
         pytest.skip("this system does not tell the peak")
     one = worker.Server(SimpleNamespace(rows=lambda problem, device: [_row(None)]))  # type: ignore[arg-type]
@@ -325,12 +325,12 @@ def server() -> Iterator[worker.Server]:
 
 
 def test_memory_is_that_of_a_call_in_a_thread_too(server: worker.Server) -> None:
-    """Above what the process holds, and again at every call, whatever the one before it left."""
+    """Memory above what the process already holds, at every call, whatever the previous one left."""
     held = np.ones(10 << 20)
     server.started[0] = lambda: float(np.ones(4 << 20).sum() + held[0])
     for _ in range(2):
         assert server.memory(0) == pytest.approx(32, abs=3)
-    # Threads have heaps of their own, which glibc does not give back
+    # Threads have their own heaps, which glibc does not return
     with ThreadPoolExecutor(1) as thread:
         server.started[0] = lambda: thread.submit(lambda: float(np.ones(1 << 20).sum())).result()
         for _ in range(8):
@@ -349,7 +349,7 @@ def test_tensorflow_counts_the_memory_of_a_call() -> None:
     found = memory(call)
     if found is None:
         pytest.skip("TensorFlow counts memory with oneDNN alone")
-    assert 16 <= found <= 2 * 16 + 1  # the ones and the sums, and what is small
+    assert 16 <= found <= 2 * 16 + 1  # the ones, the sums, and small objects
 
 
 @pytest.mark.parametrize(("lasting", "expected"), [(60.0, [2, 4]), (0.0, [1, 3])], ids=["a short call is warmed up", "a long one is not"])
@@ -375,20 +375,20 @@ def test_our_rows_and_the_stock_layers_give_the_references_answers(peers: Peers,
         made = problem.make(task)
         given = [row for row in peers(framework).rows(made, "cpu") if _quick(row, task)]
         assert any(not row.peer for row in given)
-        if task.kind == "training":  # what is compared compiles already
+        if task.kind == "training":  # comparing the outputs already compiles
             given = [dataclasses.replace(row, start=lambda: lambda: 0.0) for row in given]
         results = measured(task, *given, rounds=1)
         assert [(result.name, result.status, result.message) for result in results] == [(row.name, "timed", "") for row in given]
 
 
 def _quick(row: Row, task: Task) -> bool:
-    """Compiling by torch takes most of a minute, and other ways to run the same model add nothing; optional peers have their own test."""
+    """torch takes most of a minute to compile, and other modes of the same model add nothing; optional peers have their own test."""
     if (row.framework == "torch" and row.compiles) or row.name.endswith(("nnx.jit", "impl_tf eager", "compiled, no XLA")):
         return False
     return row.name.startswith(("impl", "torch", "keras.layers", "flax", "tf")) and row.precision in task.precisions_on("cpu")[-1:]
 
 
-OPTIONAL = {  # package -> the framework whose rows need it, and how their names begin
+OPTIONAL = {  # package -> the framework whose rows need it, and the prefix of their names
     "transformers": ("torch", "transformers"),
     "keras_hub": ("tf", "keras_hub"),
     "ctranslate2": ("ctranslate2", "CTr"),
@@ -578,7 +578,7 @@ def test_a_missing_package_is_found_before_any_work(
 
 
 def test_from_another_folder_its_files_are_written_there(tmp_path: Path) -> None:
-    """And the processes of the rows find the benchmarks, which are not installed."""
+    """The processes of the rows find the benchmarks, which are not installed."""
     line = [sys.executable, "-m", "bench", "--size", "tiny", "--workload", "W6", "--framework", "numpy", "--rounds", "1", "--json", "out"]
     done = subprocess.run(line, cwd=tmp_path, env=os.environ | {"PYTHONPATH": str(HOUSE)}, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr

@@ -1,4 +1,4 @@
-"""The process in whose forks commands run on large and damaged files."""
+"""The process whose forks run commands on large and damaged files."""
 
 from pathlib import Path
 
@@ -14,6 +14,6 @@ def command() -> Forks:
 
 
 def pytest_runtest_teardown(nextitem: pytest.Item | None) -> None:
-    """The process ends with the tests of this folder, whose seconds its own are."""
+    """Ends the process after the tests of this folder, whose time includes its own."""
     if nextitem is None or nextitem.path.parent != Path(__file__).parent:
         FORKS.close()

@@ -1,4 +1,4 @@
-"""Writing: whole or not at all, into what cannot be replaced, and never over a device, a named pipe or a folder."""
+"""Writing: all or nothing, to targets that cannot be replaced, and never over a device, a named pipe or a folder."""
 
 import contextlib
 import os
@@ -24,7 +24,7 @@ def kind(path: Path) -> int:
 
 
 def node(path: Path, minor: int) -> Path:
-    """A node of the memory devices, beside nothing that is worth anything: 3 is null, 7 is full."""
+    """Creates a memory device in a scratch folder: 3 is null, 7 is full."""
     try:
         os.mknod(path, stat.S_IFCHR | 0o666, os.makedev(1, minor))
         path.open("wb").close()
@@ -35,7 +35,7 @@ def node(path: Path, minor: int) -> Path:
 
 @contextlib.contextmanager
 def read(pipe: Path) -> Iterator[int]:
-    """Makes a named pipe, and reads it without waiting for a writer."""
+    """Creates a named pipe and reads it without waiting for a writer."""
     os.mkfifo(pipe)
     reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
     yield reader
@@ -85,7 +85,7 @@ def test_a_full_device_is_an_error_and_stays(tmp_path: Path) -> None:
 
 
 def test_the_standard_output_is_not_replaced(tmp_path: Path) -> None:
-    """Renamed over, the file would lose what is printed before and after."""
+    """Replacing the file by renaming would lose the output before and after."""
     script = (
         "import sys; from pathlib import Path; from rosettaformer.judge.report import files\n"
         "print('before'); files.write_json(Path(sys.argv[1]), [1]); print('after')"
@@ -99,7 +99,7 @@ def test_the_standard_output_is_not_replaced(tmp_path: Path) -> None:
 
 
 def test_what_cannot_be_written_to_is_refused_before_any_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)  # a socket has a short name
+    monkeypatch.chdir(tmp_path)  # socket names must be short
     (tmp_path / "folder").mkdir()
     (tmp_path / "file").touch()
     (tmp_path / "dangling").symlink_to(tmp_path / "nowhere" / "file")
@@ -128,5 +128,5 @@ def test_a_file_keeps_its_permissions_and_a_link_to_nothing_is_filled(tmp_path: 
             temporary.write_text(name)
     (tmp_path / "plain").touch()
     assert (tmp_path / "private").stat().st_mode & 0o777 == 0o600
-    assert (tmp_path / "new").stat().st_mode == (tmp_path / "plain").stat().st_mode  # the user's own for a new one
+    assert (tmp_path / "new").stat().st_mode == (tmp_path / "plain").stat().st_mode  # the user's default for new files
     assert kind(tmp_path / "link") == stat.S_IFLNK and (tmp_path / "new").read_text() == "link"

@@ -1,4 +1,4 @@
-"""The commands convert and inspect."""
+"""The commands that convert and inspect."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""Canonical files and shards: bit-exact round trips, whole writes, and every way in which a file can be wrong."""
+"""Canonical files and shards: bit-exact round trips, complete writes, and every kind of damage."""
 
 import json
 import os
@@ -50,7 +50,7 @@ def test_canonical_round_trip_is_bit_exact_and_equal_models_give_equal_files(tmp
 
 @pytest.mark.parametrize("dtype", [None, "float16"])
 def test_the_bytes_are_those_of_the_package(tmp_path: Path, dtype: str | None) -> None:
-    """Tensors of every dtype, laid down as safetensors lays them down; its header has no order, ours is sorted."""
+    """Tensors of every dtype, in the layout of safetensors; its header is unordered, ours is sorted."""
     rng = np.random.default_rng(0)
     arrays = {f"{len(code)}{code}": rng.integers(0, 2, (3, 5)).astype(kind) for code, kind in container.DTYPES.items()}
     if dtype:
@@ -66,7 +66,7 @@ def test_the_bytes_are_those_of_the_package(tmp_path: Path, dtype: str | None) -
 
 @pytest.mark.parametrize("stride", ["transposed", "reversed", "broadcast"])
 def test_arrays_that_are_not_contiguous_keep_their_values(tmp_path: Path, stride: str) -> None:
-    """The safetensors package 0.8.0 writes the memory as it lies, which is another tensor."""
+    """safetensors 0.8.0 writes the memory as it is laid out, which is another tensor."""
     arrays = random_parameters(CONFIG)
     shape = arrays[QUERY].shape
     values = np.random.default_rng(1).normal(size=[2 * size for size in shape]).astype(np.float32)
@@ -211,7 +211,7 @@ def test_a_damaged_tensor_is_named_and_nothing_else(tmp_path: Path, name: str) -
 
 @pytest.mark.parametrize("rename", ["model.{}", "x.{}_"])
 def test_a_file_under_other_names_is_named_in_seconds(tmp_path: Path, rename: str) -> None:
-    """Hundreds of missing and of unexpected names, without comparing all pairs letter by letter; a prefix is seen through."""
+    """Hundreds of missing and unexpected names, without comparing the letters of all pairs; a common prefix is recognized."""
     config = CONFIG.replace(encoder_layers=12, decoder_layers=12)
     arrays = {rename.format(name): array for name, array in random_parameters(config).items()}
     path = write_raw(tmp_path / "a.safetensors", arrays, config)
@@ -256,14 +256,14 @@ LACKING = json.dumps({name: value for name, value in CONFIG.to_dict().items() if
 
 
 def halved(arrays: dict[str, np.ndarray]) -> None:
-    """Three heads are no multiple of the two key heads that are left."""
+    """Three heads are not a multiple of the remaining two key heads."""
     for name, array in arrays.items():
         if ".key." in name or ".value." in name:
             arrays[name] = array[:, :2] if name.endswith("kernel") else array[:2]
 
 
 def transposed(arrays: dict[str, np.ndarray]) -> None:
-    """One tensor alone with its vocabulary, and two of the three with theirs."""
+    """Removes a row of one tensor, and transposes the other two with that vocabulary."""
     arrays["source_embedding.table"] = arrays["source_embedding.table"][:-1]
     for name in ("target_embedding.table", "logits.kernel"):
         arrays[name] = arrays[name].T
@@ -331,7 +331,7 @@ def entry(shape: tuple[int, ...] = (2,), dtype: str = "F32") -> dict[str, Any]:
     return {"dtype": dtype, "shape": list(shape), "data_offsets": [0, 8]}
 
 
-# the header is examined by the safetensors package, and its dtypes and shapes by NumPy
+# the safetensors package checks the header, and NumPy its dtypes and shapes
 DAMAGED = {
     "empty": b"",
     "zip": b"PK\x03\x04" + b"x" * 100,

@@ -1,4 +1,4 @@
-"""State dicts of torch.nn.Transformer: real modules' own logits, bit-exact round trips, and every way in which one can be wrong."""
+"""State dicts of torch.nn.Transformer: the module's own logits, bit-exact round trips, and every kind of error."""
 
 import os
 import sys
@@ -18,7 +18,7 @@ from rosettaformer.files.checkpoints import Checkpoint, CheckpointError, torch_t
 from rosettaformer.files.checkpoints.strict import DTYPES
 
 pytestmark = [
-    pytest.mark.filterwarnings("ignore:enable_nested_tensor is True, but"),  # nn.Transformer has no way to ask for less
+    pytest.mark.filterwarnings("ignore:enable_nested_tensor is True, but"),  # nn.Transformer cannot disable it
     pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors is in prototype stage"),
 ]
 
@@ -30,7 +30,7 @@ def to_torch(state: dict[str, np.ndarray]) -> dict[str, Any]:
 
 
 def torch_logits(model: Any, source: np.ndarray, target: np.ndarray) -> np.ndarray:
-    """The module's own output: its embedding times sqrt(d), sinusoidal positions, padding and causal masks."""
+    """Returns the module's own output: its embedding times sqrt(d), sinusoidal positions, padding and causal masks."""
     torch = pytest.importorskip("torch")
     source_ids, target_ids = torch.from_numpy(source), torch.from_numpy(target)
     width = model.source.embedding_dim
@@ -51,7 +51,7 @@ def torch_logits(model: Any, source: np.ndarray, target: np.ndarray) -> np.ndarr
 
 
 def tokens(config: TransformerConfig) -> tuple[np.ndarray, np.ndarray]:
-    """Ragged right padding; no padding inside."""
+    """Returns ids with ragged right padding and none inside."""
     rng = np.random.default_rng(0)
     source, target = rng.integers(1, config.source_vocabulary, (3, 11)), rng.integers(1, config.target_vocabulary, (3, 7))
     source[1, 6:], source[2, 9:], target[0, 5:] = 0, 0, 0
@@ -154,7 +154,7 @@ def test_what_the_shapes_cannot_tell_must_be_told() -> None:
     text = import_problems(state, {})
     assert mentions(text, "scale_embedding … norm_placement")
     assert "dropout_rate" in text and "feed_forward_width" not in text
-    # the preset's eight heads are those of width 512: at width 12 they would be a guess
+    # the preset's eight heads are for width 512: at width 12 they would be a guess
     text = import_problems(state, {}, preset="nn_transformer")
     assert "heads" in text and "\n" not in text
     assert imported(state, {"heads": 3}, preset="nn_transformer").config == CONFIG

@@ -1,4 +1,4 @@
-"""Models of texts and images, of the library transformers: the text model is read, behind every prefix; the rest is left out."""
+"""Text-and-image models of transformers: the text model is read behind every prefix; the rest is left out."""
 
 import json
 from pathlib import Path
@@ -36,7 +36,7 @@ QWEN_2_5 = {
     "depth": 1, "hidden_size": 16, "num_heads": 2, "out_hidden_size": 32, "intermediate_size": 16, "patch_size": 7,
     "fullatt_block_indexes": [0],
 }  # fmt: skip
-# model_type -> its class, the entries of its text model and of its vision model, others, and the family of the text model
+# model_type -> its class, entries of its text model and its vision model, other entries, and the family of the text model
 MODELS: dict[str, tuple[str, dict[str, Any], dict[str, Any], dict[str, Any], str]] = {
     "gemma3": ("Gemma3", GEMMA, IMAGE, {}, "gemma3_text"),
     "mistral3": ("Mistral3", {"model_type": "mistral", "head_dim": 6}, IMAGE | {"head_dim": 8}, UNTIED, "mistral"),
@@ -57,7 +57,7 @@ def saved(kind: str, folder: Path) -> Any:
 
 
 def renamed(folder: Path, old: str, new: str) -> None:
-    """Renames the tensors of a folder that begin so."""
+    """Renames the tensors of a folder that have a prefix."""
 
     def change(tensors: dict[str, np.ndarray]) -> None:
         for name in [name for name in tensors if name.startswith(old)]:
@@ -68,7 +68,7 @@ def renamed(folder: Path, old: str, new: str) -> None:
 
 @pytest.mark.parametrize("kind", ["gemma3", *map(conformance, [*MODELS][1:])])
 def test_the_text_model_gives_the_librarys_own_numbers(tmp_path: Path, kind: str) -> None:
-    """Of the whole model as far as float32 goes, in which the library rotates, and of the text model that is written."""
+    """The whole model matches to the precision of float32, in which the library rotates; so does the written text model."""
     library, given = saved(kind, tmp_path / "a"), tokens(TEXT["vocab_size"], "left")
     checkpoint = checkpoints.load(tmp_path / "a")
     checkpoints.save(tmp_path / "b", checkpoint.config, checkpoint.parameters, "hugging-face", foreign=checkpoint.foreign)
@@ -98,7 +98,7 @@ def test_every_prefix_and_form_says_the_same(tmp_path: Path, kind: str) -> None:
         found = checkpoints.load(tmp_path)
         assert found.config == first.config
         assert all(np.array_equal(array, found.parameters[name]) for name, array in first.parameters.items())
-    if flat:  # the entries of the text model beside the others, as in files of earlier versions
+    if flat:  # the entries of the text model among the others, as in files of earlier versions
         said = json.loads((tmp_path / "config.json").read_text())
         text = {name: value for name, value in said["text_config"].items() if name not in ("model_type", "rope_parameters")}
         edit(tmp_path, text_config=..., **text, rope_theta=1e4, rope_scaling={"type": "mrope", "mrope_section": [2, 1, 1]})

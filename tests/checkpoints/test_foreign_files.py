@@ -1,4 +1,4 @@
-"""Files and folders of other programs: every command that reads checkpoints describes them in one line."""
+"""Files and folders of other programs: every command that reads checkpoints identifies them in one line."""
 
 import argparse
 import io
@@ -25,7 +25,7 @@ from rosettaformer.files.checkpoints import canonical, container, recognise
 pytestmark = pytest.mark.filterwarnings("ignore:enable_nested_tensor is True, but")
 
 FOLDER = "rosettaformer convert FOLDER NEW.safetensors"
-# what to do with a model of Hugging Face
+# the remedy for a Hugging Face model
 CONVERTED = dict.fromkeys(("BERT", "GPT-2", "Llama", "RoBERTa", "DistilBERT", "OPT", "GPT-Neo"), FOLDER)
 ELSE = "rosettaformer compare transformers:DIR OTHER"
 LISTED = json.loads(LISTS.read_text())
@@ -60,7 +60,7 @@ def tar() -> bytes:
 HTML = "<!DOCTYPE html>\n<html><head><title>model.safetensors</title></head></html>"
 LFS = "version https://git-lfs.github.com/spec/v1\noid sha256:4d7a21\nsize 438\n"
 ONNX = b"\x08\x0e\x12\x07pytorch:3\n\x0c\n\x01x\x12\x01y"
-# name of the file -> its content, what it is, and what to do
+# file name -> its content, what it is, and the remedy
 FILES: dict[str, tuple[bytes, str, str]] = {
     "empty.safetensors": (b"", "empty", "save it again"),
     "empty.pt": (b"", "empty", "save it again"),
@@ -88,7 +88,7 @@ FILES: dict[str, tuple[bytes, str, str]] = {
     "script.pt": (zipped("m/data.pkl", "m/constants.pkl"), "a TorchScript archive", "torch.save(model.state_dict(), FILE)"),
     "program.pt2": (zipped("p/archive_format", "p/models/model.json"), "a torch.export program", "torch.save(model.state_dict(), FILE)"),
 }
-# names of a folder's files -> what it is, and what to do; config.json is that of a Hugging Face model
+# names of a folder's files -> what it is, and the remedy; config.json is that of a Hugging Face model
 FOLDERS: dict[tuple[str, ...], tuple[str, str]] = {
     ("saved_model.pb", "fingerprint.pb"): ("a TensorFlow SavedModel", "rosettaformer.files.checkpoints.save"),
     ("checkpoint", "ckpt-1.index", "ckpt-1.data-00000-of-00001"): ("a TensorFlow checkpoint", "rosettaformer.files.checkpoints.save"),
@@ -108,7 +108,7 @@ def line_of(command: str, path: Path) -> list[str]:
 
 
 def refused(command: str, path: Path) -> str:
-    """What a command says of a file: one line, with exit code 2, soon, and nothing written."""
+    """Returns a command's message about a file: one line, exit code 2, quickly, and without output files."""
     before = sorted(path.parent.iterdir())
     said = invoke(*line_of(command, path))
     assert (said.code, said.out) == (2, "")
@@ -125,7 +125,7 @@ def assert_told(path: Path, what: str, advice: str, commands: tuple[str, ...] = 
 
 @pytest.fixture(autouse=True)
 def port(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A port beside the folder that is looked at."""
+    """Writes a port next to the folder that is read."""
     monkeypatch.chdir(tmp_path)
     Path("numpy_port.py").write_text("def softmax(case): return case.inputs['logits']\n")
     (tmp_path / "files").mkdir()
@@ -161,7 +161,7 @@ def test_a_shard_that_is_no_safetensors_is_told(tmp_path: Path, name: str) -> No
 
 
 def test_random_bytes_are_told_as_nothing(tmp_path: Path) -> None:
-    """No kind is seen where there is none, and no other exception leaves."""
+    """They are identified as no kind, and raise no other exception."""
     rng = np.random.default_rng(5)
     path = tmp_path / "a"
     for _ in range(500):
@@ -171,7 +171,7 @@ def test_random_bytes_are_told_as_nothing(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("first", [0x81, 0x8F, 0xDE, 0x80, 0x08, 0x1F, 0x50])
 def test_a_safetensors_header_of_any_length_is_no_other_kind(tmp_path: Path, first: int) -> None:
-    """Its first bytes are the header's length, whatever they spell."""
+    """Its first bytes are the header's length, whatever text they form."""
     path = tmp_path / "a.safetensors"
     for second in (0x02, 0x4B, 0xA6, 0x8B, 0x12):
         path.write_bytes(struct.pack("<Q", 0x4141_0000 + 256 * second + first) + b'{"a":' + bytes(50))
@@ -200,7 +200,7 @@ def test_a_pickled_module(tmp_path: Path, zip_format: bool) -> None:
 
 
 def lightning(state: dict[str, Any]) -> dict[str, Any]:
-    """What Lightning's ModelCheckpoint writes, with hyperparameters of a class that is not PyTorch's."""
+    """Writes a file like Lightning's ModelCheckpoint, with hyperparameters of a foreign class."""
     return {
         "epoch": 3, "global_step": 40, "pytorch-lightning_version": "2.5.0", "loops": {"fit_loop": {"state_dict": {}}}, "callbacks": {},
         "state_dict": {f"model.{name}": value for name, value in state.items()}, "lr_schedulers": [],
@@ -251,7 +251,7 @@ def test_a_wrong_key(tmp_path: Path) -> None:
 
 
 def test_what_stands_for_unknown_classes_runs_nothing(tmp_path: Path) -> None:
-    """Every operation of a pickle on a class that is not imported: made with and without arguments, given a state, called."""
+    """Every pickle operation on a class that is not imported: construction with and without arguments, state, calls."""
     torch = pytest.importorskip("torch")
 
     class Calls:
@@ -324,7 +324,7 @@ def test_a_state_dict_of_torch_nn_transformer_where_a_canonical_file_is_due(tmp_
 
 
 def test_no_model_of_ours_or_of_torch_is_taken_for_another(tmp_path: Path) -> None:
-    """Beside nn.Transformer another model's tensors do no harm, nor do canonical names."""
+    """Tensors of another model do no harm next to those of nn.Transformer, nor do canonical names."""
     assert recognise.describe(random_parameters(CONFIG), tmp_path / "a") is None
     checkpoints.save(tmp_path / "a.safetensors", CONFIG, random_parameters(CONFIG), "torch-transformer")
     state = dict(container.read(tmp_path / "a.safetensors").tensors)
@@ -353,7 +353,7 @@ def test_the_stored_names_are_those_of_the_library(model: str) -> None:
 
 @pytest.mark.conformance
 def test_files_that_the_libraries_write_are_told(tmp_path: Path) -> None:
-    """What stands above in bytes, from the hands of those who define it."""
+    """The bytes above, written by the libraries that define the formats."""
     torch, tf, keras = (pytest.importorskip(name) for name in ("torch", "tensorflow", "keras"))
     flax, orbax = pytest.importorskip("flax.serialization"), pytest.importorskip("orbax.checkpoint")
     distributed = pytest.importorskip("torch.distributed.checkpoint")

@@ -1,4 +1,4 @@
-"""Files that would do harm: archives that inflate, huge numbers, tensors of others, advice to run code."""
+"""Malicious files: archives that inflate, huge numbers, foreign tensors, advice to run code."""
 
 import warnings
 import zipfile

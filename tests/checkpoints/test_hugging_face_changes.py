@@ -1,5 +1,5 @@
-"""A folder in which one entry has a value of another type or size is read as `transformers` reads it, or
-refused by one message that says what is required.
+"""A folder with one entry of another type or size is read as `transformers` reads it, or
+rejected with one message that states the requirement.
 """
 
 import json
@@ -27,12 +27,12 @@ TEXTS = ("the quick fox", "née Zoë [SEP] dog")
 VALUES: tuple[Any, ...] = (
     None, "x", "", -1, 0, 1, 1.5, 10**9, 2**63, 10**30, float("nan"), float("inf"), -1e300, True, False, [], [1], {}, {"a": 1}, "\ud800",
 )  # fmt: skip
-# entries that are put into files beside those that are there
+# entries added to existing files
 MORE = {
     "config.json": ("num_labels", "problem_type", "architectures", "n_inner", "note"),
     "generation_config.json": tuple(GenerationOptions.__dataclass_fields__.keys() - {"do_sample", "seed"}),
 }  # fmt: skip
-# of which the library takes some types alone, and which change nothing that is computed
+# entries whose types the library restricts, although they change no computation
 SET_ASIDE = {"use_cache", "initializer_range", "dtype"}
 OF_PYTHON = re.compile(r"Traceback|object (is|has)|not (an instance|iterable)|argument|unsupported operand|invalid literal|<lambda>")
 
@@ -46,7 +46,7 @@ def bases(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 
 def changes(bases: dict[str, Path]) -> Iterator[tuple[str, str, str, Any]]:
-    """Every one of them: family, file, entry and value."""
+    """Yields all changes: family, file, entry and value."""
     for family, path in bases.items():
         for file, more in MORE.items():
             said = json.loads((path / file).read_text()) if (path / file).exists() else {}
@@ -91,7 +91,7 @@ def test_a_folder_with_one_change_is_read_as_the_library_reads_it_or_refused(tmp
             wrong += [(label, str(error))] if OF_PYTHON.search(str(error)) else []
         else:
             read += 1
-            if entry != "num_labels":  # of which the library makes names, however many
+            if entry != "num_labels":  # the library makes any number of label names from it
                 wrong += [(label, said) for said in differences(found, path, family)]
         shutil.rmtree(path)
     assert not wrong, "\n".join(f"{name}: {said}" for name, said in wrong)
@@ -99,10 +99,10 @@ def test_a_folder_with_one_change_is_read_as_the_library_reads_it_or_refused(tmp
 
 
 def differences(found: list[Any], path: Path, family: str) -> Iterator[str]:
-    """What the library gives otherwise, where it gives anything."""
+    """Yields the library's differing results, if it has results."""
     try:
         wanted = theirs(path, family)
-    except Exception:  # of a type that it does not take, where it matters to nothing
+    except Exception:  # a rejected type of an irrelevant entry
         return
     for got, one in zip(found, wanted, strict=True):
         same = np.shape(got) == np.shape(one) and np.allclose(got, one, rtol=0, atol=1e-9) if family == "bert" else got == one

@@ -1,5 +1,5 @@
-"""The decoders since Llama, of the library transformers, on a long text: in float64, and in float32 and bfloat16 as far as arithmetic of
-the dtype allows. Windows and original lengths of rotary positions are shorter than the text; one of two rows is padded on the left.
+"""The decoders since Llama, of transformers, on a long text: in float64, and in float32 and bfloat16 as far as arithmetic of
+the dtype allows. Windows and original rotary lengths are shorter than the text; one of two rows is left-padded.
 """
 
 import contextlib
@@ -46,14 +46,14 @@ ROPES: dict[str, dict[str, Any]] = {
     "gemma3_text": {"full_attention": {"rope_type": "linear", "rope_theta": 1e6, "factor": 8.0}, "sliding_attention": PLAIN},
     "olmo3": {"full_attention": {"rope_type": "linear", "rope_theta": 1e6, "factor": 8.0}, "sliding_attention": PLAIN},
 }  # fmt: skip
-# How much larger the root mean square of an error may be than the library's own in that dtype. The library rotates bfloat16 with rounded
-# cosines, and rounds logits of attention before their softmax; a bias it adds before it rounds, the reference afterwards. Either may be
-# nearer, and 1.17 is the most that was measured.
+# How much the RMS error may exceed the library's own in that dtype. The library rotates bfloat16 with rounded
+# cosines and rounds attention logits before their softmax; it adds a bias before rounding, the reference after. Either may be
+# more accurate; the largest measured ratio is 1.17.
 MULTIPLE = 1.5
 
 
 def lengthy(family: str) -> Drawn:
-    """Four heads of two groups, of another size than the width has for each but in Phi-3, and three layers."""
+    """Returns four heads in two groups, with a free head size except in Phi-3, and three layers."""
     model, names = drawn(family, 0), entries_by_field(family)
     sizes = {
         "model_width": 24 if free_heads(family) else 32, "key_value_heads": 2, "heads": 4, "key_size": 8, "feed_forward_width": 20,
@@ -89,8 +89,8 @@ def rmse(error: np.ndarray) -> float:
     ids=str,
 )
 def test_a_long_text_gives_the_librarys_numbers(tmp_path: Path, family: str, dtype: str, names: tuple[str, ...]) -> None:
-    """Logits and hidden states, in float64 maps of attention, too; in narrower dtypes within the judge's tolerance around the library's
-    numbers of float64, which keeps the library itself in that dtype, and no further away than a multiple of the library's own error.
+    """Logits and hidden states, in float64 also attention maps; in narrower dtypes within the judge's tolerance of the library's
+    float64 results, like the library itself in that dtype, and no further away than a multiple of the library's own error.
     """
     model = lengthy(family)
     folder, given = saved(model, tmp_path / "a"), text(model, LENGTH)
@@ -124,7 +124,7 @@ def test_a_long_text_gives_the_librarys_numbers(tmp_path: Path, family: str, dty
 
 @contextlib.contextmanager
 def products_rounded() -> Iterator[None]:
-    """Products of TensorFlow are summed in float32 and rounded to the operands' dtype, on every processor."""
+    """Sums TensorFlow's products in float32 and rounds them to the operands' dtype, on every processor."""
     tf = pytest.importorskip("tensorflow")
     product = tf.matmul
 
@@ -143,11 +143,11 @@ def products_rounded() -> Iterator[None]:
     + [conformance((family, "numpy")) for family in KINDS if family not in FIRST and FAMILIES[family].fixed["norm"] == "rms"],
 )
 def test_a_decoder_rounds_where_the_library_does(tmp_path: Path, family: str, name: str) -> None:
-    """In bfloat16 hidden states are the library's nearly to the bit, but for rotation, logits of attention and biases, of which a kernel
-    rounds the sum; a norm that rounds elsewhere, and another scale of the embedding, are as far away as any error.
+    """In bfloat16, hidden states match the library's nearly bit for bit, except rotation, attention logits and biases, whose sum a kernel
+    rounds; a norm that rounds elsewhere, or another embedding scale, has errors like any other.
 
-    JAX runs operation by operation, since XLA leaves out roundings within a program that it fuses. TensorFlow's products are those of a
-    processor with AVX-512, since without it they are cut off.
+    JAX runs operation by operation, since XLA omits roundings within fused programs. TensorFlow's products are those of a
+    processor with AVX-512; other processors truncate them.
     """
     model, folder = lengthy(family), tmp_path / "a"
     library = made(model)

@@ -1,7 +1,7 @@
-"""The decoders since Llama, of the library transformers: its numbers in float64, and every way in which a folder says the same.
+"""The decoders since Llama, of transformers: its results in float64, and every equivalent form of a folder.
 
-The library's modules compute root mean squares, rotary positions and softmax in float32 whatever the dtype of a model is:
-`decoder_folders.in_float64` runs their source with float64 in its place.
+The library computes root mean squares, rotary positions and softmax in float32 whatever the model's dtype:
+`decoder_folders.in_float64` runs its source with float64 instead.
 """
 
 import json
@@ -37,7 +37,7 @@ OTHERS = [conformance((family, SEEDS[2:] if family in FIRST else SEEDS)) for fam
 
 @pytest.mark.parametrize(("family", "seeds"), [*SOME, *OTHERS], ids=str)
 def test_a_decoder_gives_the_librarys_own_numbers(tmp_path: Path, family: str, seeds: range) -> None:
-    """Logits, hidden states and maps of attention, of rows of one length and of rows padded on the left."""
+    """Logits, hidden states and attention maps for rows of equal length and left-padded rows."""
     for seed in seeds:
         model = drawn(family, seed)
         folder = saved(model, tmp_path / f"{seed}")
@@ -55,10 +55,10 @@ def test_a_decoder_gives_the_librarys_own_numbers(tmp_path: Path, family: str, s
     ("family", "name"), [(family, name) if family == "llama" else conformance((family, name)) for family in KINDS for name in FOUR]
 )
 def test_a_step_of_training_has_the_librarys_loss_and_gradients(tmp_path: Path, family: str, name: str) -> None:
-    """Of rows that are padded on the left and on the right: the first moment of Adam is the gradient where beta_1 is 0.
+    """For rows padded on the left and on the right: with beta_1 = 0 Adam's first moment is the gradient.
 
-    A row that is padded on the left has a label whose query may attend to nothing: its attention is zero, except in the library's
-    eager models, where it is a mean of all values.
+    A left-padded row has a label whose query may attend to nothing: its attention is zero, except in the library's
+    eager models, where it is the mean of all values.
     """
     model = drawn(family, 0)
     folder, eager = saved(model, tmp_path), family == "gemma2" or not class_of(model.kind)._supports_sdpa
@@ -76,7 +76,7 @@ def test_a_step_of_training_has_the_librarys_loss_and_gradients(tmp_path: Path, 
     found = {part.removeprefix("first_moment."): array for part, array in run.state().items() if part.startswith("first_moment.")}
     natives = {native.name: native for native in tables.natives(FAMILIES[family].table, config)}
     gradients = {part: parameter.grad.numpy() for part, parameter in library.named_parameters()}
-    least = 1e-15 * max(np.abs(gradient).max() for gradient in gradients.values())  # of a key's bias where keys do not rotate
+    least = 1e-15 * max(np.abs(gradient).max() for gradient in gradients.values())  # a key's bias has no gradient if keys do not rotate
     for part, gradient in gradients.items():
         got, size = tables.merged(natives[FAMILIES[family].native(part)], found), np.abs(gradient).max()
         np.testing.assert_allclose(got, gradient, rtol=0, atol=max(1e-10 * size, least), err_msg=part)
@@ -85,7 +85,7 @@ def test_a_step_of_training_has_the_librarys_loss_and_gradients(tmp_path: Path, 
 
 @pytest.mark.parametrize("family", EACH)
 def test_a_base_class_has_no_prefix_and_no_logits(tmp_path: Path, family: str) -> None:
-    """And is written again as it was."""
+    """And is written back unchanged."""
     model = drawn(family, 3)._replace(kind=BASES[family], dtype="bfloat16")
     folder = saved(model, tmp_path / "a")
     checkpoint, given = checkpoints.view(folder), tokens(model.settings["vocab_size"], "left")
@@ -100,7 +100,7 @@ def test_a_base_class_has_no_prefix_and_no_logits(tmp_path: Path, family: str) -
 
 @pytest.mark.parametrize("family", EACH)
 def test_a_decoder_that_came_from_no_folder_is_written_as_one(tmp_path: Path, family: str) -> None:
-    """Of its own family where that is said, otherwise of the first that can express it, which gives the same numbers."""
+    """As its own family if that is known, otherwise as the first that can express it with the same results."""
     own = {"model_type": family, "pad_token_id": None, "bos_token_id": 1, "eos_token_id": 2}
     for seed, foreign in ((2, {}), (2, {"config.json": own}), (3, {"config.json": own})):
         model, new = drawn(family, seed), tmp_path / f"{seed}{len(foreign)}"
@@ -137,7 +137,7 @@ def test_other_heads_are_refused_by_their_names_and_can_be_left_out(tmp_path: Pa
         assert_same_bits(checkpoints.load(folder, ignore=[head]).parameters, checkpoints.load(base).parameters)
 
 
-# --- the same in other words
+# --- equivalent folders
 
 
 def plain(family: str, **settings: Any) -> Drawn:
@@ -147,7 +147,7 @@ def plain(family: str, **settings: Any) -> Drawn:
 
 
 LONG = {"short_factor": [1.5, 2.0, 3.0, 4.0], "long_factor": [2.0, 5.0, 6.0, 9.0]}
-# entries of files of earlier versions of the library, and the fields that they decide
+# entries of earlier library versions, and the fields they decide
 OLDER: tuple[tuple[str, dict[str, Any], dict[str, Any]], ...] = (
     ("llama", {"rope_scaling": {"type": "linear", "factor": 2.5}, "rope_theta": 90.0},
      {"rotary_base": 90.0, "rotary_scaling": RotaryScaling(kind="linear", factor=2.5)}),
@@ -183,13 +183,13 @@ OLDER: tuple[tuple[str, dict[str, Any], dict[str, Any]], ...] = (
 
 
 def close(values: dict[str, Any]) -> dict[str, Any]:
-    """These values, whose numbers may differ in the last bits."""
+    """Returns values that compare equal up to the last bits of numbers."""
     return {name: value if isinstance(value, str) else pytest.approx(value) for name, value in values.items()}
 
 
 @pytest.mark.parametrize(("family", "entries", "fields"), OLDER, ids=lambda value: value if isinstance(value, str) else None)
 def test_entries_of_earlier_versions(tmp_path: Path, family: str, entries: dict[str, Any], fields: dict[str, Any]) -> None:
-    """The fields that they decide, and the library's numbers, but for the one that its version of today cannot read."""
+    """The fields they decide, and the library's results, except for the one that its current version cannot read."""
     model = plain(family, **({"hidden_size": 8 * 6, "num_attention_heads": 6, "head_dim": 8} if family == "phi3" else {}))
     folder = edit(saved(model, tmp_path / "a"), rope_parameters=..., **{"rope_scaling": None, **entries})
     checkpoint = checkpoints.load(folder)

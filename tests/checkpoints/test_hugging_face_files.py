@@ -1,4 +1,4 @@
-"""Which files of a Hugging Face folder are read, and what is said where they are not what they claim."""
+"""Which files of a Hugging Face checkpoint are read, and the messages about invalid ones."""
 
 import json
 import os
@@ -30,7 +30,7 @@ torch = pytest.importorskip("torch")
 @pytest.mark.parametrize("count", [100_000, 10**9])
 @pytest.mark.parametrize("kind", ["gpt2", "bert", "classifier"])
 def test_what_is_claimed_and_not_there_takes_no_time_and_no_memory(command: Forks, tmp_path: Path, kind: str, count: int) -> None:
-    """Layers, positions, segments, heads, classes, tokens: one error for each."""
+    """Layers, positions, segments, heads, classes, tokens: one error each."""
     names = {
         "gpt2": ("n_layer", "n_positions", "vocab_size"),
         "bert": ("num_hidden_layers", "type_vocab_size"),
@@ -75,7 +75,7 @@ def test_a_broken_config_json_is_named_as_the_cause(tmp_path: Path, pickled: boo
         make(folder / "config.json")
         place = folder / "pytorch_model.bin" if pickled else folder
         for words in (("inspect", place), ("convert", place, tmp_path / "b.safetensors")):
-            if words[:2] != ("inspect", folder / "pytorch_model.bin") or message != "does not exist":  # a file alone is described
+            if words[:2] != ("inspect", folder / "pytorch_model.bin") or message != "does not exist":  # only a file is identified
                 assert mentions(refused(*words), f"{folder / 'config.json'} … {message}")
 
 
@@ -83,7 +83,7 @@ def test_a_broken_config_json_is_named_as_the_cause(tmp_path: Path, pickled: boo
 
 
 def in_torch(folder: Path, shards: int = 1) -> None:
-    """Puts files of torch.save in place of the safetensors."""
+    """Replaces the safetensors files by torch.save files."""
     from impl_torch import weights
 
     file = folder / "model.safetensors"
@@ -100,7 +100,7 @@ def in_torch(folder: Path, shards: int = 1) -> None:
 
 @pytest.mark.parametrize("shards", [1, 3])
 def test_files_of_torch_save_are_read_where_there_are_no_safetensors(tmp_path: Path, shards: int) -> None:
-    """And go before nothing: safetensors beside them are read."""
+    """Safetensors next to them take precedence."""
     for kind, config in CONFIGS.items():
         folder = folder_of(tmp_path / kind, config, dtype="bfloat16" if kind == "gpt2" else None)
         wanted = checkpoints.load(folder)
@@ -133,8 +133,8 @@ def test_a_training_checkpoint_in_a_folder_is_told_what_helps(tmp_path: Path, mo
 
 
 def test_a_folder_as_that_of_bert_tiny(tmp_path: Path) -> None:
-    """config.json without model_type and architectures, pytorch_model.bin with gamma and beta and the heads of its training: the numbers of
-    transformers, which is told the class.
+    """config.json without model_type and architectures, pytorch_model.bin with gamma and beta and training heads: the results of
+    transformers, which is given the class.
     """
     transformers = pytest.importorskip("transformers")
     sizes = {"vocab_size": 31, "hidden_size": 12, "num_hidden_layers": 2, "num_attention_heads": 3, "intermediate_size": 10}
@@ -170,11 +170,11 @@ def test_a_model_type_may_be_absent_where_class_or_tensors_tell_it(tmp_path: Pat
         assert "; got None" in refused("inspect", folder)
 
 
-# --- which of two
+# --- which of two files
 
 
 def test_a_file_beside_an_index_is_refused(tmp_path: Path) -> None:
-    """transformers reads the file, whose numbers may be others."""
+    """transformers reads the file, whose values may differ."""
     folder = folder_of(tmp_path / "a", CONFIGS["gpt2"], max_shard_bytes=3000)
     (folder / "model.safetensors").write_bytes((folder_of(tmp_path / "b", CONFIGS["gpt2"]) / "model.safetensors").read_bytes())
     for words in (("inspect", folder), ("convert", folder, tmp_path / "c"), ("check", "--checkpoint", folder), ("generate", folder)):
@@ -185,7 +185,7 @@ def test_a_file_beside_an_index_is_refused(tmp_path: Path) -> None:
 
 
 def test_entries_that_are_ignored_or_null(tmp_path: Path) -> None:
-    """The model goes there and back without them; what has no value changes nothing."""
+    """The round trip drops them; null entries change nothing."""
     folder = edit(folder_of(tmp_path / "a", CONFIGS["bert"]), rope_scaling=None, my_note="x", _mine=[1])
     (folder / "generation_config.json").write_text('{"max_time": 5.0, "my_note": 3}')
     assert each_mentions(problems_of(folder), ["config.json: … my_note … --ignore my_note", "config.json: … _mine … --ignore _mine"])

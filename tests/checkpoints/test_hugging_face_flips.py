@@ -1,4 +1,4 @@
-"""Every entry of config.json, flipped: the numbers are the library's, or the entry is refused by its name."""
+"""Every entry of config.json, flipped: results equal the library's, or the entry is rejected by name."""
 
 import json
 from collections.abc import Iterator
@@ -31,7 +31,7 @@ MODELS = {
         "bos_token_id": 1, "eos_token_id": 2,
     }),
 }  # fmt: skip
-# of families that need more
+# for families that need more
 OTHERS: dict[str, dict[str, Any]] = {
     "gpt_neo": {"attention_types": [[["global", "local", "local"], 1]], "window_size": 3, "max_position_embeddings": 9},
     "opt": {"max_position_embeddings": 9}, "exaone4": {"sliding_window": 3}, "olmo3": {"sliding_window": 3},
@@ -54,7 +54,7 @@ NESTED = (
 )  # fmt: skip
 MIXED = ["full_attention", "sliding_attention", "sliding_attention"]
 LAYERS = (MIXED, ["full_attention"] * 3, None, MIXED[:2], ["full_attention"] * 2 + ["chunked_attention"], "full_attention", [3] * 3)
-# what an entry is flipped to, or put into every config.json; others that the library writes are flipped by their type
+# values of flipped entries, added to every config.json; other entries of the library are flipped by type
 FLIPPED: dict[str, tuple[Any, ...]] = {
     "hidden_act": ("silu", "swish", "gelu", "gelu_pytorch_tanh", "relu", "quick_gelu", "gelu_10", "mish", 3),
     "n_embd": (15,), "n_head": (4, 5, "3"), "n_inner": (None, 11), "n_layer": (1, 3), "n_ctx": (4,),
@@ -90,7 +90,7 @@ FLIPPED: dict[str, tuple[Any, ...]] = {
     "attention_layers": (["global"] * 3,), "activation_function": ("relu", "gelu", "mish"), "ffn_dim": (11,), "num_layers": (2,),
     "_sliding_window_pattern": (2,), "tie_last_hidden_states": (False,), "gradient_checkpointing": (True,),
 }  # fmt: skip
-# entries with which the library computes something, although they change what a class of that family is, or it does not know them
+# entries that the library computes with, although they change the class of that family or are unknown to it
 REFUSED: dict[str, tuple[Any, ...]] = {
     "partial_rotary_factor": (0.5,), "use_bidirectional_attention": (True,), "resid_pdrop": (0.5,), "activation_function": ("mish",),
     "use_mrope": (True,), "model_type": ("xlnet", 3), "architectures": FLIPPED["architectures"], "auto_map": FLIPPED["auto_map"],
@@ -103,7 +103,7 @@ BY_LAYER = {
     "rope_parameters": ({"rope_type": "default"}, LINEAR, {"full_attention": {**YARN, "truncate": False}}),
     "rope_scaling": (*BAD, {"type": "linear", "factor": 3.0}),
 }
-# of Phi-3 the library does not read it, of Gemma 3 it leaves out what is not said as it is said today
+# the library does not read it for Phi-3, and for Gemma 3 only in today's form
 REFUSED_OF: dict[str, dict[str, Any]] = {
     "bert": {"hidden_act": ("silu", "swish", "gelu_10", "mish"), "is_decoder": (True,)},
     "gpt2": {"embd_pdrop": (0.5,), "scale_attn_by_inverse_layer_idx": (True,),
@@ -134,10 +134,10 @@ def model_of(family: str) -> Drawn:
 
 
 def flips(family: str) -> Iterator[tuple[str, Any]]:
-    """Every entry that the library writes, and those that it or anybody else ever wrote, with other values."""
+    """Yields every entry that any version of the library or another program writes, with other values."""
     said = said_by(family)
     for name in dict.fromkeys([*said, *FLIPPED]):
-        if name in HARMLESS and family not in ("llama", *MODELS):  # which are the same of all
+        if name in HARMLESS and family not in ("llama", *MODELS):  # these are the same in all families
             continue
         value: Any = said.get(name)
         other: Any = not value if isinstance(value, bool) else value + 1 if isinstance(value, (int, float)) else True
@@ -148,14 +148,14 @@ def flips(family: str) -> Iterator[tuple[str, Any]]:
 
 
 def computed(folder: Path, kind: str, given: dict[str, Any]) -> dict[str, Any] | None:
-    """What the library computes in float64; None if it does not, or only with tensors of its own making."""
+    """Returns the library's float64 results; None if it fails or creates tensors."""
     try:
         with all_in_float64():
             model, said = class_of(kind).from_pretrained(
                 folder, dtype=torch.float64, attn_implementation="eager", output_loading_info=True
             )  # fmt: skip
             found = theirs(model.eval(), given)
-    except Exception:  # of whatever kind: the library checks some entries, and fails on others
+    except Exception:  # any error: the library checks some entries and fails on others
         return None
     return found if not any(said.values()) and np.isfinite(found["output"][given["mask"]]).all() else None
 
@@ -163,7 +163,7 @@ def computed(folder: Path, kind: str, given: dict[str, Any]) -> dict[str, Any] |
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize(("family", "step"), [("bert", 1), ("gpt2", 1), *SOME])
 def test_an_entry_is_honoured_or_refused_by_its_name(tmp_path: Path, family: str, step: int) -> None:
-    """step: of the flips one in so many, others for every family."""
+    """step: tests one flip in this many, different ones for every family."""
     model, given, wrong, read = model_of(family), tokens(31, "left", 2 * (family == "bert")), [], 0
     refused = REFUSED | REFUSED_OF.get(family, {})
     made(model).save_pretrained(tmp_path)

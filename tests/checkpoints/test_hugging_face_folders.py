@@ -1,4 +1,4 @@
-"""Folders of Hugging Face that are not as they should be, and the commands on those that are."""
+"""Invalid Hugging Face checkpoints, and the commands on valid ones."""
 
 import json
 import os
@@ -35,7 +35,7 @@ def folder_of(path: Path, config: TransformerConfig, **options: Any) -> Path:
 
 
 def altered(folder: Path, change: Callable[[dict[str, np.ndarray]], Any]) -> Path:
-    """The folder with other tensors."""
+    """Returns the folder with other tensors."""
     tensors = {name: np.array(array) for name, array in container.read(folder).tensors.items()}
     change(tensors)
     (folder / "model.safetensors").unlink()
@@ -53,7 +53,7 @@ def problems_of(folder: Path, **options: Any) -> list[str]:
 
 
 def test_all_problems_of_a_folder_at_once(tmp_path: Path) -> None:
-    """Entries and tensors: none hides another, and the report of a conversion counts the tensors."""
+    """Entries and tensors: none hides another, and the conversion report counts the tensors."""
 
     def change(tensors: dict[str, np.ndarray]) -> None:
         tensors["bert.embeddings.LayerNorm.weight"][0] = np.nan
@@ -100,7 +100,7 @@ def test_all_problems_of_a_folder_at_once(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("width", [None, "12", [12]])
 def test_what_follows_from_a_width_that_is_no_number_is_not_said(tmp_path: Path, width: Any) -> None:
-    """n_inner is four times n_embd where it is absent."""
+    """n_inner defaults to four times n_embd."""
     folder = edit(folder_of(tmp_path / "a", CONFIGS["gpt2"]), n_embd=width, n_inner=None)
     assert each_mentions(problems_of(folder), [f"config.json … n_embd … n_head … {width!r} … 3"])
 
@@ -112,7 +112,7 @@ def test_missing_shards(tmp_path: Path) -> None:
     for shard in shards[1:3]:
         shard.unlink()
     found = problems_of(folder)
-    assert len(found) == 2  # what only follows from it is not said
+    assert len(found) == 2  # errors that only follow from it are left out
     assert all(shard.name in problem and "missing" in problem for shard, problem in zip(shards[1:3], found, strict=True))
 
 
@@ -135,7 +135,7 @@ def test_a_folder_without_safetensors_runs_nothing(tmp_path: Path) -> None:
 def test_the_tensors_of_a_fine_tuned_head(
     tmp_path: Path, kind: str, architecture: str, extra: dict[str, tuple[int, ...]], head: str
 ) -> None:
-    """It is named, with how to do without; what is read without is the rest."""
+    """The message names it and the option to drop it; the rest is read."""
     folder = folder_of(tmp_path / "a", CONFIGS[kind])
     altered(folder, lambda tensors: tensors.update({name: np.ones(shape, np.float32) for name, shape in extra.items()}))
     edit(folder, architectures=[architecture])
@@ -162,7 +162,7 @@ def test_the_tensors_of_a_fine_tuned_head(
 def test_a_classifier_whose_class_is_not_named(
     tmp_path: Path, shape: tuple[int, ...], pooled: bool, entries: dict[str, Any], head: str | None
 ) -> None:
-    """Three heads have tensors of these names: the shapes and the pooler tell which it is, as far as they do."""
+    """Three heads have tensors of these names: the shapes and the pooler decide as far as possible."""
 
     def change(tensors: dict[str, np.ndarray]) -> None:
         tensors |= {"classifier.weight": np.ones(shape, np.float32), "classifier.bias": np.ones(shape[:1], np.float32)}
@@ -199,7 +199,7 @@ def test_a_head_that_is_not_there(tmp_path: Path) -> None:
 
 
 def test_what_older_folders_hold(tmp_path: Path) -> None:
-    """No prefix, gamma and beta, buffers, a tied kernel and a bias twice, a pooler beside the head, no architectures."""
+    """No prefix, gamma and beta, buffers, a tied kernel and a bias twice, a pooler next to the head, no architectures."""
 
     def older(tensors: dict[str, np.ndarray]) -> None:
         for name in list(tensors):
@@ -285,7 +285,7 @@ LARGE = preset(
 
 
 def memory_of(*arguments: object) -> int:
-    """The bytes that the command takes at most."""
+    """Returns the peak memory of the command in bytes."""
     code = "try: main(sys.argv[1:])\nfinally: print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)"
     line = [sys.executable, "-c", f"import resource, sys; from rosettaformer.cli import main\n{code}", *map(str, arguments)]
     return 1024 * int(subprocess.run(line, check=True, capture_output=True, text=True).stdout.split()[-1])
@@ -293,7 +293,7 @@ def memory_of(*arguments: object) -> int:
 
 @pytest.mark.conformance
 def test_converting_takes_the_memory_of_a_few_tensors(tmp_path: Path) -> None:
-    """A third of 300 MB of float32 beside what the command takes anyway; there and back, each tensor alone."""
+    """A third of 300 MB of float32 more than the command's baseline; in both directions, one tensor at a time."""
     arrays = {name: np.broadcast_to(np.float32(0.5), shape) for name, shape in parameters.shapes(LARGE).items()}
     checkpoints.save(large := tmp_path / "large", LARGE, arrays, "hugging-face")
     size, small = (large / "model.safetensors").stat().st_size, folder_of(tmp_path / "small", GPT2)
@@ -309,7 +309,7 @@ def test_converting_takes_the_memory_of_a_few_tensors(tmp_path: Path) -> None:
 def test_a_conversion_that_is_interrupted_leaves_nothing_that_looks_whole(
     command: Forks, tmp_path: Path, number: signal.Signals, destination: str
 ) -> None:
-    """After its first tensor."""
+    """Interrupted after its first tensor."""
     folder, out = folder_of(tmp_path / "a", GPT2), tmp_path / "out"
     out.mkdir()
     before = (

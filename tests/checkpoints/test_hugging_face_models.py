@@ -1,4 +1,4 @@
-"""Models of the library transformers, loaded here: the same logits, hidden states and maps of attention, and back without a changed bit."""
+"""Transformers models loaded here: the same logits, hidden states and attention maps, and a bit-exact way back."""
 
 import json
 from pathlib import Path
@@ -45,7 +45,7 @@ IDS = ["some", "all", *KINDS, *(f"{family} more" for family in KINDS)]
 
 @pytest.mark.parametrize("models", [SAMPLE, conformance(DRAWN), *FEW, *MORE], ids=IDS)
 def test_a_folder_that_is_written_again_loads_strictly_and_gives_the_same_bits(tmp_path: Path, models: list[tuple[str, int]]) -> None:
-    """By way of a canonical file: the same names, bits and config.json, so that the library computes the same to the bit."""
+    """Via a canonical file: the same names, bits and config.json, so that the library's results are bit-identical."""
     for family, seed in models:
         model = (drawn_decoder if family in KINDS else drawn)(family, seed)
         folder, new, file = (tmp_path / f"{family}{seed}{end}" for end in ("", "_new", ".safetensors"))
@@ -60,7 +60,7 @@ def test_a_folder_that_is_written_again_loads_strictly_and_gives_the_same_bits(t
             assert (new / name).exists() == (folder / name).exists()
             assert not (new / name).exists() or json.loads((new / name).read_text()) == json.loads((folder / name).read_text())
         before, after = loaded(folder, model.kind), loaded(new, model.kind)
-        twins = {"cls.predictions.bias", "lm_head.bias"}  # which no untied model reads
+        twins = {"cls.predictions.bias", "lm_head.bias"}  # untied models do not read them
         unused = twins if not model.settings["tie_word_embeddings"] else set()
         for name, tensor in before.state_dict().items():
             assert name in unused or torch.equal(tensor, after.state_dict()[name]), name
@@ -71,7 +71,7 @@ def test_a_folder_that_is_written_again_loads_strictly_and_gives_the_same_bits(t
 
 @pytest.mark.parametrize("family", ["bert", "gpt2", *map(conformance, [*ENCODERS][1:])])
 def test_a_model_that_came_from_no_folder_is_written_as_one(tmp_path: Path, family: str) -> None:
-    """Without anything that is said beside the config."""
+    """With only the config."""
     model = drawn(family, 0)
     first = checkpoints.load(saved(model, tmp_path / "a"))
     config = first.config.replace(dropout_rate=0.25)

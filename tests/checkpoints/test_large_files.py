@@ -1,4 +1,4 @@
-"""Files that are larger than any honest one: refused in seconds and in little memory, each with one short message."""
+"""Files larger than any valid one: rejected in seconds with little memory, each with one short message."""
 
 import json
 import math
@@ -19,7 +19,7 @@ FORTY = 40 * 10**9
 
 
 def sparse(path: Path, tensors: dict[str, tuple[int, ...]], metadata: dict[str, str] | None = None) -> Path:
-    """A file of float32 zeros that take no room on the disk."""
+    """Writes a sparse file of float32 zeros."""
     path.unlink(missing_ok=True)
     kinds = {name: (np.float32, shape) for name, shape in tensors.items()}
     with container.open_places(path, kinds, metadata or {}):

@@ -1,6 +1,6 @@
-"""Mutated files of every kind that is read, through the real command: refused with one message, in time and memory, nothing written.
+"""Mutated files of every supported kind, through the real command: rejected with one message, in bounded time and memory, nothing written.
 
-What a mutation leaves as it must be, or turns into another sound file, is read; then the result must be right.
+A mutation that has no effect, or makes another valid file, is read; then the result must be correct.
 """
 
 import contextlib
@@ -48,9 +48,9 @@ PORT = "from reference_numpy import softmax as reference\ndef softmax(case):\n  
 
 @dataclass(frozen=True)
 class Kind:
-    """base: the folder that is copied. file: what is mutated. line: the command, within the copy. codes: how it may end beside 2.
+    """base: the folder that is copied. file: what is mutated. line: the command, run in the copy. codes: valid exit codes except 2.
 
-    right: asserts that what a command that ended with 0 has done is right, given the copy. stamp: the fingerprint is made to fit again.
+    right: asserts, given the copy, that a command that exited with 0 did the right thing. stamp: the fingerprint is updated.
     """
 
     base: str
@@ -63,7 +63,7 @@ class Kind:
 
 
 def same_tensors(copy: Path, base: Path, found: Outcome) -> None:
-    """What was converted is what another reader of the mutated file reads."""
+    """Asserts that the conversion equals what another reader of the mutated file reads."""
     expected = safetensors.numpy.load_file(copy / "a.safetensors")
     read = safetensors.numpy.load_file(copy / "b.safetensors")
     assert read.keys() == expected.keys()
@@ -72,13 +72,13 @@ def same_tensors(copy: Path, base: Path, found: Outcome) -> None:
 
 
 def same_weights(copy: Path, base: Path, found: Outcome) -> None:
-    """The run went on as the one that was not mutated, from its last checkpoint or from the one before."""
+    """Asserts that the run continued like the unmutated one, from its last checkpoint or the previous one."""
     for name, value in canonical.load(Store(base / "after").models()[-1]).parameters.items():
         np.testing.assert_array_equal(canonical.load(Store(copy).models()[-1]).parameters[name], value)
 
 
 def quiet(copy: Path, base: Path, found: Outcome) -> None:
-    """Whatever an entry says, no warning shows a place in our source."""
+    """Asserts that no warning shows our source, whatever an entry contains."""
     assert ".py:" not in found.err, found
 
 
@@ -117,7 +117,7 @@ KINDS = {
     "folder, generating by defaults": Kind("llama", "generation_config.json", GENERATE, right=quiet),
     "folder, embedding": Kind("bert", "config.json", EMBED, right=quiet),
 }  # fmt: skip
-# of kinds whose commands take seconds
+# of kinds with slow commands
 WEIGHTS = {"vectors": 0.2} | dict.fromkeys(
     ("results", "reason", "deviations", "checkpoint of a check", "start of a comparison", "port", "answer of a command"), 0.5
 )
@@ -151,7 +151,7 @@ def bases(tmp_path_factory: pytest.TempPathFactory, command: Forks) -> Path:
 
 
 def _run(path: Path, command: Forks) -> None:
-    """A run, and what goes on from it, by the command as the tests run it: another process may sum in another order."""
+    """A run and its continuation, from the command in the test process: another process may sum in another order."""
 
     def run(folder: Path, *line: object) -> Outcome:
         found = command.run(*line, folder=folder)
@@ -183,7 +183,7 @@ def _results(path: Path) -> None:
 
 
 def survive(name: str, seed: int, bases: Path, path: Path, command: Forks) -> None:
-    """One mutation, and the command on it."""
+    """Applies one mutation and runs the command."""
     kind, rng = KINDS[name], random.Random(f"{name} {seed}")
     base, copy = bases / kind.base, path / "copy"
     shutil.copytree(base, copy, symlinks=True, ignore=shutil.ignore_patterns("after"))
@@ -193,7 +193,7 @@ def survive(name: str, seed: int, bases: Path, path: Path, command: Forks) -> No
     ]
     how = mutate(copy / kind.file, rng, others)
     if kind.stamp and (copy / kind.file).is_file() and (copy / kind.file).stat().st_size < 1e8:
-        with contextlib.suppress(ValueError, OSError, AttributeError, TypeError, RecursionError):  # where the fields still are some
+        with contextlib.suppress(ValueError, OSError, AttributeError, TypeError, RecursionError):  # not all fields need be left
             edit(copy / kind.file)
     before = tree(copy)
     found = command.run(*kind.line, folder=copy)
@@ -247,5 +247,5 @@ def test_a_few_mutated_files_of_every_kind(bases: Path, tmp_path: Path, command:
 @pytest.mark.conformance
 @pytest.mark.parametrize("name", KINDS)
 def test_hundreds_of_mutated_files(name: str, bases: Path, tmp_path: Path, command: Forks) -> None:
-    """300 and some, of all kinds together."""
+    """About 300, of all kinds together."""
     assert not _failures({name: range(round(12 * WEIGHTS.get(name, 1)))}, bases, tmp_path, command)

@@ -1,4 +1,4 @@
-"""New random models of every family: they are what transformers loads, every weight of them shows, and no mistake hides in their sizes."""
+"""New random models of every family: transformers loads them, every weight matters, and their sizes hide no bug."""
 
 import dataclasses
 import json
@@ -24,19 +24,19 @@ from rosettaformer.judge.expectation import components, tolerance
 from rosettaformer.judge.suite.like import LONG, MEDIUM, SHORT
 from rosettaformer.judge.suite.like_folders import cases_of
 
-FAR = 1000  # in units of what passes in float32
+FAR = 1000  # times the tolerance of float32
 ENCODERS = [family for family, found in FAMILIES.items() if found.fixed.get("decoder_layers") == 0]
-# the case in which every weight takes part
+# the case in which every weight matters
 SEEN = dict.fromkeys(ENCODERS, "masked_language_logits/short") | {"bert": "masked_language_logits/two_segments"}
 SIZES = pytest.mark.parametrize("size", new.SIZES)
 
 
 def _prompts(config: TransformerConfig, length: int) -> dict[str, np.ndarray]:
-    """Two rows of random tokens, of which the second is padded on the left; an encoder's with segments."""
+    """Returns two rows of random tokens, the second left-padded; with segments for an encoder."""
     rng, first = np.random.default_rng(length), config.position_offset
     ids = rng.integers(first or 1, config.source_vocabulary, (2, length))
     mask = np.arange(length) >= np.array([[0], [length // 3]])
-    ids = np.where(mask, ids, first - 1) if first else ids  # the padding id, where it says where a text begins
+    ids = np.where(mask, ids, first - 1) if first else ids  # the padding id, if it marks where a text begins
     return {"ids": ids, "mask": mask} | ({"segments": rng.integers(0, config.segments, ids.shape)} if config.segments else {})
 
 
@@ -44,7 +44,7 @@ def _prompts(config: TransformerConfig, length: int) -> dict[str, np.ndarray]:
     ("family", "lengths"), [("gpt2", (SHORT,)), *(conformance((family, (SHORT, LONG))) for family in FAMILIES)], ids=str
 )
 def test_the_library_loads_it_and_gives_the_references_numbers(tmp_path: Path, family: str, lengths: tuple[int, ...]) -> None:
-    """Strictly; logits, hidden states and maps of attention in float64, of short texts and of those beyond 500 tokens."""
+    """Strictly; logits, hidden states and attention maps in float64, for short texts and for those beyond 500 tokens."""
     pytest.importorskip("transformers")
     new.write(family, tmp_path / "a", dtype="float64")
     checkpoint = checkpoints.load(tmp_path / "a", "hugging-face")
@@ -58,7 +58,7 @@ def test_the_library_loads_it_and_gives_the_references_numbers(tmp_path: Path, f
 
 
 def _neutral(name: str, array: np.ndarray, config: TransformerConfig) -> np.ndarray:
-    """The values with which the parameter does nothing; of a kernel and of a table the rows in another order."""
+    """Returns the values that neutralize a parameter; for kernels and tables, permuted rows."""
     kind = name.rpartition(".")[2]
     if kind == "scale":
         return np.full_like(array, not config.norm_one_plus_scale)
@@ -72,7 +72,7 @@ def _unseen(name: str, config: TransformerConfig) -> bool:
 
 @pytest.mark.parametrize("family", every(4, FAMILIES))
 def test_every_weight_shows(tmp_path: Path, family: str) -> None:
-    """Without it the logits differ by far more than what passes in float32."""
+    """Without it the logits differ by far more than the tolerance of float32."""
     id_ = SEEN.get(family, "transformer/short")
     case = next(case for case in cases_of(family, tmp_path, ("float64", "float32")) if case.id == id_)
     bound = tolerance.expect(case.at("float32"))["output"].bound
@@ -86,7 +86,7 @@ def test_every_weight_shows(tmp_path: Path, family: str) -> None:
 @pytest.mark.parametrize("family", every(3, FAMILIES))
 @SIZES
 def test_logits_stay_of_the_size_of_their_inputs(tmp_path: Path, family: str, size: str) -> None:
-    """In float16 too: nothing overflows, and nothing vanishes."""
+    """Also in float16: nothing overflows or vanishes."""
     new.write(family, tmp_path / "a", size=size)
     checkpoint = checkpoints.load(tmp_path / "a")
     config = checkpoint.config
@@ -99,7 +99,7 @@ def test_logits_stay_of_the_size_of_their_inputs(tmp_path: Path, family: str, si
 @pytest.mark.parametrize("family", FAMILIES)
 @SIZES
 def test_no_two_sizes_are_equal_and_prompts_are_longer_than_windows(family: str, size: str) -> None:
-    """Of the axes and of the layers; the key heads of BERT and GPT-2 are their heads."""
+    """Sizes of axes and layers; only the key heads of BERT and GPT-2 equal their heads."""
     config = new._config(new.family_of(family), new._said(family, size, {}))
     assert config.window < MEDIUM - 1
     for scaling in (config.rotary_scaling, config.local_rotary_scaling):
@@ -123,7 +123,7 @@ def test_a_seed_has_one_folder_and_another_seed_another(tmp_path: Path, family: 
     assert bytes_of["a"].keys() == {"config.json", "generation_config.json", "model.safetensors"}
     one, other = (container.read(tmp_path / name).tensors for name in "ac")
     assert one.keys() == other.keys() and not any(np.array_equal(one[name], other[name]) for name in one)
-    assert len({array.tobytes() for array in one.values()}) == len(one)  # nor are two tensors equal
+    assert len({array.tobytes() for array in one.values()}) == len(one)  # tensors are distinct as well
 
 
 @pytest.mark.parametrize("family", every(4, FAMILIES))
@@ -138,7 +138,7 @@ def test_every_dtype_is_a_rounding_of_the_same_weights(tmp_path: Path, family: s
 
 
 def test_the_command_writes_what_it_is_asked_for(tmp_path: Path) -> None:
-    """A larger size, another seed and dtype, entries with dots; and says it in one line."""
+    """A larger size, another seed and dtype, entries with dots; and reports it in one line."""
     options = ("--seed", 3, "--size", "small", "--dtype", "bfloat16", "--set", "rope_parameters.factor=4", "--set", "hidden_act=gelu")
     said = succeeded("new-checkpoint", "llama", "--out", tmp_path / "a", *options)
     checkpoint = checkpoints.load(tmp_path / "a", "hugging-face")
@@ -146,7 +146,7 @@ def test_the_command_writes_what_it_is_asked_for(tmp_path: Path) -> None:
     assert said.out == f"wrote {tmp_path / 'a'}: LlamaForCausalLM, {count:,} parameters, bfloat16\n"
     config = checkpoint.config
     assert (config.model_width, config.rotary_scaling.factor, config.activation) == (192, 4.0, "gelu_erf")
-    assert config.rotary_scaling.kind == "llama3"  # the other entries of the object are as they were
+    assert config.rotary_scaling.kind == "llama3"  # the object's other entries are unchanged
     want = {name: array.astype(numpy_dtype("bfloat16")) for name, array in new.weights(config, 3).items()}
     assert_same_bits(checkpoint.parameters, want)
     said_there = json.loads((tmp_path / "a" / "generation_config.json").read_text())

@@ -1,4 +1,4 @@
-"""Entries as published folders of the families have them, among them those of earlier versions of the library and of other programs."""
+"""Entries in published folders of the families, including those of earlier library versions and other programs."""
 
 from pathlib import Path
 from typing import Any
@@ -27,7 +27,7 @@ YARN = {
     "rope_type": "yarn",
 }  # fmt: skip
 LAYERS = [*["sliding_attention"] * 3, "full_attention"]
-# model_type, entries that the library does not write today and those that go with them, fields of the config
+# model_type, entries that the library no longer writes with their companions, fields of the config
 PUBLISHED: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
     ("starcoder2", {
         "activation_function": "gelu", "attention_softmax_in_fp32": True, "layer_norm_epsilon": 1e-05,
@@ -63,7 +63,7 @@ PUBLISHED: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
     }, {"position_offset": 2, "max_positions": 512}),
     ("distilbert", {"sinusoidal_pos_embds": False, "tie_weights_": True}, {"position_start": "row"}),
 ]  # fmt: skip
-# what of a family is refused, and the entry that is named
+# the rejected change of a family, and the entry that is named
 REFUSED = [
     ("roberta", {"pad_token_id": None}), ("roberta", {"max_position_embeddings": 2}), ("roberta", {"hidden_act": "relu"}),
     ("gpt_neo", {"attention_types": [[["global"], 10**12]]}),
@@ -71,7 +71,7 @@ REFUSED = [
 
 
 def read(model_type: str, entries: dict[str, Any]) -> tuple[Any, list[str]]:
-    """The config of these entries and the problems, with the heads of the family's first class."""
+    """Returns the config of these entries and the problems, with the heads of the family's first class."""
     family = FAMILIES[model_type]
     return config_of(family, {"model_type": model_type, **entries}, next(iter(family.classes.values())))
 
@@ -91,7 +91,7 @@ def test_what_is_not_supported_is_named_by_its_entry(model_type: str, entries: d
 
 
 def test_the_padding_id_marks_the_padding_of_a_model_that_counts_by_it(tmp_path: Path) -> None:
-    """The library finds the first real token of a RoBERTa by the padding id, so every prompt has that id there and nowhere else."""
+    """The library finds the first real token of a RoBERTa by the padding id, so every prompt has that id exactly there."""
     cases = [case for case in cases_of("roberta", tmp_path, ["float32"]) if case.inputs.get("source") is not None]
     assert len(cases) > 5
     for case in cases:
@@ -104,7 +104,7 @@ SIZES = {"vocab_size": 40, "hidden_size": 12, "num_hidden_layers": 2, "num_atten
 
 @pytest.mark.conformance
 def test_a_pooler_beside_the_head_of_a_roberta_is_not_read(tmp_path: Path) -> None:
-    """As folders of earlier versions have it; the numbers are those of the library, which does not read it."""
+    """Folders of earlier versions have it; results equal the library's, which ignores it."""
     pytest.importorskip("transformers")
     settings = SIZES | {"max_position_embeddings": 30, "num_labels": 3, "pad_token_id": 1}
     made(Drawn("RobertaForSequenceClassification", settings)).save_pretrained(tmp_path)

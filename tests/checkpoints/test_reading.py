@@ -1,4 +1,4 @@
-"""Text files that anyone may have written: read whole within bounds, or refused with the file's name."""
+"""Text files of arbitrary origin: read completely within bounds, or rejected with the file's name."""
 
 import os
 from pathlib import Path

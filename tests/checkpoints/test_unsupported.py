@@ -1,4 +1,4 @@
-"""A family that is not supported: every command names the missing component, and what judges the model."""
+"""An unsupported family: every command names the missing component, and the way to judge the model."""
 
 import json
 from pathlib import Path
@@ -14,7 +14,7 @@ from rosettaformer.files.checkpoints import container, unsupported
 from rosettaformer.files.checkpoints.hugging_face import FAMILIES
 
 EXPERTS, PARALLEL, RECURRENT, BIASES, PAIR = "experts", "parallel block", "recurrent", "position biases", "decoder"
-# model_type and entries of its config.json -> the components that it needs
+# model_type and entries of its config.json -> the components it needs
 NEEDS: list[tuple[str, dict[str, Any], list[str]]] = [
     ("mixtral", {}, [EXPERTS]),
     ("phi", {}, [PARALLEL]),
@@ -65,7 +65,7 @@ def test_every_command_says_what_is_missing_and_what_judges_the_model(mixtral: P
     said = " ".join((found.out + found.err).split())
     assert found.code == 2, said
     assert EXPERTS in said, said
-    folder = "".join(str(mixtral).split())  # a terminal folds a long path
+    folder = "".join(str(mixtral).split())  # a terminal wraps a long path
     assert f"comparetransformers:'{folder}'" in "".join(said.split()), said
 
 

@@ -1,4 +1,4 @@
-"""The functions of the package: what the commands do, as data for notebooks and CI."""
+"""The functions of the package: the commands' results as data for notebooks and CI."""
 
 import json
 import subprocess

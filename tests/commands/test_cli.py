@@ -1,4 +1,4 @@
-"""The command, as a user calls it."""
+"""The command as a user calls it."""
 
 import json
 import os
@@ -45,7 +45,7 @@ def test_help_names_every_command_and_the_exit_codes() -> None:
 
 
 def options_of(command: click.Command) -> int:
-    """How many options a command and its own commands have."""
+    """Returns the number of options of a command and its subcommands."""
     context = click.Context(command)
     own = [command.get_command(context, name) for name in command.list_commands(context)] if isinstance(command, click.Group) else []
     return sum(map(options_of, own)) + sum(isinstance(one, click.Option) for one in command.params)
@@ -136,7 +136,7 @@ def test_x_stops_at_the_first_failure_that_is_not_declared(tmp_path: Path) -> No
     assert text.splitlines()[-1] == "next: rosettaformer diagnose wrong_port"
 
 
-# what is listed, and values of its lines
+# the kinds of lists, and values in their lines
 LISTED = {
     "components": ["layer_norm(parameters, x_btd, epsilon", "combine_masks(mask_bhts, other_bhts)"],
     "-k 'softmax and not vjp'": ["softmax(logits, mask)", "softmax_vjp"],
@@ -198,7 +198,7 @@ def test_list_says_of_every_field_what_it_is() -> None:
 
 
 def test_list_names_every_parameter_of_every_model() -> None:
-    """Of a stack the first layer."""
+    """Only the first layer of a stack."""
     for name, config in PRESETS.items():
         for component in ("transformer", "classify") if not config.decoder_layers else ("transformer",):
             names = {line.split()[0] for line in parameter_lines(component)}
@@ -278,7 +278,7 @@ def test_a_missing_framework_is_reported_as_missing_with_the_install_line(tmp_pa
     for package in ("torch", "tensorflow", "jax"):
         (tmp_path / package).mkdir()
         (tmp_path / package / "__init__.py").write_text(f"raise ModuleNotFoundError('not installed', name={package!r})")
-    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])  # as the processes of ports will have it
+    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])  # the path that processes of ports have
     found = json.loads(invoke("doctor", "--json").out)["ports"]
     assert {port["state"] for port in found.values()} == {"missing"}
     assert "[jax]'" in found["jax"]["about"]
@@ -295,7 +295,7 @@ def test_doctor_shows_a_table_and_what_is_missing(monkeypatch: pytest.MonkeyPatc
 
 
 def _ended(monkeypatch: pytest.MonkeyPatch, error: BaseException) -> tuple[int, str]:
-    """The exit code and the messages where a command raises."""
+    """Returns the exit code and the messages of a command that raises."""
 
     def fail(*_: object, **__: object) -> None:
         raise error
@@ -341,7 +341,7 @@ def test_a_reader_that_goes_is_no_difference(arguments: tuple[str, ...]) -> None
 
 
 def test_what_tensorflow_says_when_it_is_imported_is_not_news(capfd: pytest.CaptureFixture[str]) -> None:
-    """And what else comes meanwhile is not lost."""
+    """Other output during the import is kept."""
     with backends.without_greeting():
         os.write(2, b"WARNING: All log messages before absl::InitializeLog() is called are written to STDERR\n")
         os.write(2, b"I0000 00:00:1795521451.019412   31224 port.cc:153] oneDNN custom operations are on. You may see\nno such file\n")

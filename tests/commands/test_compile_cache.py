@@ -1,4 +1,4 @@
-"""Where compiled programs are kept: the commands' settings, what a user's own settings do, and what is removed."""
+"""The cache of compiled programs: the commands' settings, precedence of user settings, and cleanup."""
 
 import os
 import subprocess

@@ -1,4 +1,4 @@
-"""Shell completion: closed lists are completed, and the help of `check` has its options in groups."""
+"""Shell completion: closed lists are completed, and the help of `check` groups its options."""
 
 import re
 
@@ -10,7 +10,7 @@ from rosettaformer.cli import COMMANDS, cli
 
 
 def completed(*words: str) -> list[str]:
-    """What a shell shows for the last word."""
+    """Returns the shell's completions of the last word."""
     found = ShellComplete(cli, {}, "rosettaformer", "_ROSETTAFORMER_COMPLETE").get_completions([*words[:-1]], words[-1])
     return [item.value for item in found]
 

@@ -1,4 +1,4 @@
-"""Extras: each makes what it names work, in a fresh environment that holds what it requires and nothing else."""
+"""Extras: each enables what it names, in a fresh environment that has only its requirements."""
 
 import pickle
 import re
@@ -24,7 +24,7 @@ CHECK = "--component layer_norm --component cross_entropy --dtype float32"
 HERE = f"--rootdir={HOUSE} -c {HOUSE / 'pyproject.toml'} -p no:cacheprovider {HOUSE / 'tests'}"
 PEERS = ("transformers Marian", "CTranslate2 Marian")
 
-# extra -> the commands that it makes work, one a line, and the files that they leave
+# extra -> the commands it enables, one per line, and the files they leave
 WORKS: dict[str, tuple[str, tuple[str, ...]]] = {
     "": ("""
 rosettaformer new-port numpy my_port
@@ -87,7 +87,7 @@ def test_an_extra_makes_what_it_names_work(tmp_path: Path, extra: str) -> None:
 
 
 def test_every_extra_is_tried() -> None:
-    assert set(WORKS) - {""} == set(EXTRAS) - {"tf"}  # whose TensorFlow is not installed beside the other
+    assert set(WORKS) - {""} == set(EXTRAS) - {"tf"}  # TensorFlow of tf cannot be installed together with that of tf-cpu
     assert [text.replace("tensorflow-cpu", "tensorflow") for text in EXTRAS["tf-cpu"]] == EXTRAS["tf"]
 
 
@@ -113,13 +113,13 @@ def test_without_the_extra_a_command_names_it(bare: Environment, command: str) -
     result = bare.run("rosettaformer", *command.split())
     assert result.returncode == 3, result.stdout + result.stderr
     said = re.sub(r"\s+", " ", result.stdout + result.stderr)
-    assert f"pip install 'rosettaformer[{LACKING[command]}]'" in said  # it is not installed as editable
+    assert f"pip install 'rosettaformer[{LACKING[command]}]'" in said  # the install is not editable
     assert "Traceback" not in said
 
 
 @pytest.fixture(scope="module")
 def bare(tmp_path_factory: pytest.TempPathFactory) -> Environment:
-    """An environment without an extra."""
+    """Returns an environment without an extra."""
     return Environment(tmp_path_factory.mktemp("bare") / "environment")
 
 

@@ -1,4 +1,4 @@
-"""A missing package is found before any work: exit 3, at once, with the command that installs it, and no file is written."""
+"""A missing package is reported before any work: exit 3, immediately, with the install command, and no file is written."""
 
 import json
 import pickle
@@ -17,7 +17,7 @@ from rosettaformer.common import extras
 TORCH, TF, JAX = ("torch",), ("tensorflow", "keras"), ("jax", "flax")
 TRAIN = "train --task reverse --out out --backend numpy"
 MODEL = "{} folder --backend numpy"
-# command -> the packages that are hidden from it, and the extra that it names
+# command -> the packages hidden from it, and the extra it names
 HIDDEN = {
     "check torch --json out": (TORCH, "torch"),
     "check torch tf": (TF, "tf-cpu"),
@@ -55,13 +55,13 @@ HIDDEN = {
     "compare-training --backend jax --json out": (JAX, "jax"),
     "compare-training --backend numpy --picture out.png": (("matplotlib",), "report"),
 }
-# commands that need no package beyond the base, or only those of the port that they are given
+# commands that only need the base package, or the packages of their port
 BASE = {"doctor", "list", "explain", "new-port", "vectors", "plan"}
 
 
 @pytest.fixture
 def place(tmp_path: Path) -> Path:
-    """A folder with what the commands name; nothing of it can be read, so that an error says which came first."""
+    """Creates a folder with the files that the commands name; they are unreadable, so that the error shows which came first."""
     for name in ("folder", "run"):
         (tmp_path / name).mkdir()
     for name in ("model.onnx", "model.pt2", "model.tflite", "model.stablehlo"):
@@ -91,7 +91,7 @@ def test_every_command_is_in_the_table() -> None:
 
 
 class _Distribution:
-    """An installation whose record says where it came from; the egg-info of a checkout has none."""
+    """An installation whose record has its origin; a checkout's egg-info has none."""
 
     def __init__(self, said: object) -> None:
         self._said = said
@@ -109,7 +109,7 @@ def _said(url: object, **more: object) -> list[_Distribution]:
 def test_the_command_is_that_of_how_the_package_was_installed(
     kind: str, folder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A checkout is named where the command runs in another folder."""
+    """The message names the checkout if the command runs in another folder."""
     checkout = tmp_path / "the checkout"
     (checkout / "elsewhere").mkdir(parents=True)
     found = {

@@ -1,4 +1,4 @@
-"""`new-port`: every template runs at once and conforms, and one wrong line in it is seen."""
+"""`new-port`: every template runs and conforms immediately, and one incorrect line in it is found."""
 
 import os
 import re
@@ -26,12 +26,12 @@ WRONG = {
 LAYER_NORM = [case for case in suite() if case.id in ("layer_norm/small_variance", "layer_norm/large_mean")]
 
 
-OF_COMPONENTS = [kind for kind in KINDS if kind != "like"]  # tests/judge/test_like_options.py is about that of a whole model
+OF_COMPONENTS = [kind for kind in KINDS if kind != "like"]  # tests/judge/test_like_options.py covers the template of a whole model
 TEMPLATES = [conformance(kind) if kind in ("torch", "keras", "flax") else kind for kind in OF_COMPONENTS]
 
 
 def _recommended(text: str) -> list[list[str]]:
-    """The commands of rosettaformer that a text names, as their arguments, each once."""
+    """Returns the rosettaformer commands in a text, as arguments, each once."""
     lines = re.findall(r"^ *rosettaformer (.*?)(?:   .*)?$", text, re.MULTILINE)
     return [shlex.split(line) for line in dict.fromkeys(lines)]
 
@@ -60,7 +60,7 @@ def test_a_template_conforms_at_once_and_one_wrong_line_does_not(kind: str, tmp_
 @pytest.mark.conformance
 @pytest.mark.parametrize("kind", OF_COMPONENTS)
 def test_every_command_that_a_template_recommends_conforms(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What new-port prints and what the file says of itself; the whole check, gradients and every mode; and the config line in use."""
+    """The output of new-port and the comments in the file; the whole check, gradients and every mode; and the active config line."""
     if kind in NEEDS:
         pytest.importorskip(NEEDS[kind])
     monkeypatch.chdir(tmp_path)
@@ -69,8 +69,8 @@ def test_every_command_that_a_template_recommends_conforms(kind: str, tmp_path: 
     port = Path("other_name.py")
     named = ["--command", "./other_name.py"] if kind == "command" else ["other_name.py"]
     assert _recommended(found.out) == _recommended(port.read_text()) == [["check", *named], ["diagnose", *named]]
-    few = ("--component", "layer_norm") if kind in ("keras", "flax") else ()  # which compile every case anew
-    for command in (["check", "--full", *few, *named], ["diagnose", *few, *named]):  # --full is check with every mode and gradient besides
+    few = ("--component", "layer_norm") if kind in ("keras", "flax") else ()  # these compile every case again
+    for command in (["check", "--full", *few, *named], ["diagnose", *few, *named]):  # --full is check with every mode and gradient
         found = invoke(*command)
         assert found.code == 0, found
         assert re.search(r"PASSED: |nothing to explain", found.out)
@@ -101,7 +101,7 @@ def test_wrong_usage_is_one_message_and_writes_nothing(arguments: tuple[str, ...
 def test_a_missing_framework_is_said_with_the_install_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "without" / "torch").mkdir(parents=True)
     (tmp_path / "without" / "torch" / "__init__.py").write_text("raise ModuleNotFoundError('not installed', name='torch')")
-    monkeypatch.setattr(sys, "path", [str(tmp_path / "without"), *sys.path])  # as the process of the port will have it
+    monkeypatch.setattr(sys, "path", [str(tmp_path / "without"), *sys.path])  # the path that the port's process will have
     found = invoke("new-port", "torch", "my_port", folder=tmp_path)
     assert (found.code, "[torch]'" in found.out) == (3, True), found
     assert (tmp_path / "my_port.py").exists()

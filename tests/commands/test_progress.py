@@ -1,4 +1,4 @@
-"""The progress of long commands: where there is no terminal, a line at the start and lines with the time that is left."""
+"""Progress of long commands: without a terminal, one line at the start and then lines with the remaining time."""
 
 import io
 import re
@@ -15,7 +15,7 @@ from rosettaformer.use.training import run_log
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """The time, in seconds, that everything reads."""
+    """Returns the time in seconds that all code reads."""
     now = [0.0]
     monkeypatch.setattr(time, "monotonic", lambda: now[0])
     return now
@@ -28,7 +28,7 @@ def test_where_there_is_no_terminal_lines_come_at_the_start_and_now_and_then(clo
             clock[0] += 10
             working.advance()
     first, *rest = stream.getvalue().splitlines()
-    assert "about a minute" in first and len(rest) == 9  # one in every two steps of ten seconds
+    assert "about a minute" in first and len(rest) == 9  # one line per two steps of ten seconds
     numbers = [re.search(r"(\d+) of 20 cases after .*, about (.*) left", line) for line in rest]
     assert [found and int(found[1]) for found in numbers[2:]] == [6, 8, 10, 12, 14, 16, 18]
     assert numbers[-1] and numbers[-1][2] == "20 s"

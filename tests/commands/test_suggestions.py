@@ -1,4 +1,4 @@
-"""The nearest word to one that is unknown."""
+"""Suggestions of the nearest known word for an unknown one."""
 
 import re
 

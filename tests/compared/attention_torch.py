@@ -1,4 +1,4 @@
-"""Self-attention of four linear layers, and of torch's own layer, which holds its projections itself."""
+"""Self-attention of four linear layers, and of torch's own layer, which stores its projections itself."""
 
 from torch import nn
 
@@ -33,7 +33,7 @@ class Scaled(Own):
 
 
 class Fused(nn.Module):
-    """`Scaled` with its projections side by side in one layer."""
+    """`Scaled` with its projections concatenated in one layer."""
 
     def __init__(self):
         super().__init__()

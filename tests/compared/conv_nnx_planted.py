@@ -1,4 +1,4 @@
-"""The network of conv_nnx.py with one mistake each."""
+"""The network of conv_nnx.py with one bug each."""
 
 from conv_nnx import Net
 from flax import nnx
@@ -9,14 +9,14 @@ def epsilon(*, rngs):
 
 
 def padding(*, rngs):
-    """SAME begins one pixel later where there are strides."""
+    """SAME padding begins one pixel later if there are strides."""
     net = Net(rngs=rngs)
     net.stem = nnx.Conv(3, 8, kernel_size=(3, 3), padding=((2, 0), (2, 0)), rngs=rngs)
     return net
 
 
 class Flattened(Net):
-    """The channels come first where the image is flattened, as in PyTorch, and the kernel would have to be carried as it is."""
+    """Flattens the image with channels first, as in PyTorch, so that the kernel would have to be copied unchanged."""
 
     def __call__(self, x):
         x = nnx.relu(self.norm(self.stem(x)))

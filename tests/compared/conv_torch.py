@@ -25,7 +25,7 @@ class Net(nn.Module):
 
 
 def trained(**settings: Any) -> nn.Module:
-    """With running statistics that are no fresh ones."""
+    """Sets running statistics that are not the initial ones."""
     torch.manual_seed(0)
     net = Net(**settings)
     for tensor in (net.bn1.running_mean, net.bn1.bias):

@@ -1,4 +1,4 @@
-"""A cache with a counter in int32, at which its rows are written, as decoders in Flax have it."""
+"""A cache with an int32 counter, at which its rows are written, as in Flax decoders."""
 
 import jax
 import jax.numpy as jnp

@@ -1,4 +1,4 @@
-"""Two dense layers in PyTorch with fixed numbers, those of the graph that `test_onnx_side` makes."""
+"""Two dense layers in PyTorch with fixed values, those of the graph in `test_onnx_side`."""
 
 import torch
 

@@ -1,4 +1,4 @@
-"""Models as they are published: a norm of one's own, a tied head, closures, a fixed dtype, positions in two shapes."""
+"""Models in published styles: a custom norm, a tied head, closures, a fixed dtype, positions in two shapes."""
 
 from functools import partial
 
@@ -8,7 +8,7 @@ from torch.nn import functional as F
 
 
 class OwnNorm(nn.Module):
-    """A norm with a switch for its offset, which is no `nn.LayerNorm`."""
+    """A norm with a switch for its offset, not an `nn.LayerNorm`."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -63,7 +63,7 @@ other_closure = partial(Closure, 1.01)
 
 
 class Fixed(nn.Module):
-    """A module that casts to float32, and so cannot have weights in float64."""
+    """A module that casts to float32, and so cannot have float64 weights."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Models and functions that nothing can be compared with: each ends in one message, and none in a traceback."""
+"""Models and functions that cannot be compared: each gives one message and no traceback."""
 
 from functools import partial
 
@@ -7,7 +7,7 @@ from torch import nn
 
 
 class Plain(nn.Module):
-    """What the others stand beside."""
+    """The baseline of the others."""
 
     def __init__(self, width=5, hidden=7):
         super().__init__()
@@ -19,7 +19,7 @@ class Plain(nn.Module):
 
 
 def _giving(change):
-    """A class whose output is changed."""
+    """Returns a class with a changed output."""
 
     class Changed(Plain):
         def forward(self, x):
@@ -29,7 +29,7 @@ def _giving(change):
 
 
 def _changed(change):
-    """A model after a change of its layers."""
+    """Returns a model after a change of its layers."""
 
     def build():
         net = Plain()
@@ -112,7 +112,7 @@ class Starred(Plain):
 
 
 class Endless(Plain):
-    """It holds itself."""
+    """Contains itself."""
 
     def __init__(self):
         super().__init__()
@@ -133,7 +133,7 @@ class Sparse(Plain):
 
 
 class Many(Plain):
-    """One layer is called a hundred times."""
+    """Calls one layer a hundred times."""
 
     def forward(self, x):
         for _ in range(100):
@@ -168,7 +168,7 @@ class OddNames(Plain):
 
 
 class Deleted(Plain):
-    """Its parameters are another's after each call."""
+    """Replaces its parameters after each call."""
 
     def forward(self, x):
         self.up.weight = nn.Parameter(self.up.weight.detach().clone())

@@ -1,4 +1,4 @@
-"""The small network of conv_torch.py with one mistake each."""
+"""The small network of conv_torch.py with one bug each."""
 
 import os
 from collections.abc import Callable
@@ -12,7 +12,7 @@ from torch import nn
 
 
 def _with(**layers: Callable[[], nn.Module]) -> Callable[[], nn.Module]:
-    """A function that builds the network with these layers in place of its own."""
+    """Returns a function that builds the network with these layers instead of its own."""
 
     def build() -> nn.Module:
         net = Net()
@@ -32,7 +32,7 @@ narrow = _with(fc1=partial(nn.Linear, 144, 13), fc2=partial(nn.Linear, 13, 5))
 
 
 class Other(Net):
-    """place: the activation stands before the norm."""
+    """place: the activation precedes the norm."""
 
     def __init__(self, place: bool = False, pool: Any = F.max_pool2d, approximate: str = "none") -> None:
         super().__init__()
@@ -51,7 +51,7 @@ Gelu = partial(Other, approximate="tanh")
 
 
 class Swapped(Net):
-    """Kernels whose two axes in space are exchanged."""
+    """Kernels with swapped spatial axes."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         self.conv2.forward = lambda x: F.conv2d(x, self.conv2.weight.transpose(2, 3), self.conv2.bias, stride=2)
@@ -64,7 +64,7 @@ class Crash(Net):
 
 
 class Mortal(Net):
-    """Ends in training."""
+    """Exits in training."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         if self.training:
@@ -79,7 +79,7 @@ class Hang(Net):
 
 
 class Random(Net):
-    """Adds noise in training, where no layer says so."""
+    """Adds noise in training that no layer declares."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         y = super().forward(x)

@@ -1,4 +1,4 @@
-"""A network whose layers are in private attributes, as in many a Keras library."""
+"""A network whose layers are in private attributes, as in many Keras libraries."""
 
 import keras
 from keras import layers

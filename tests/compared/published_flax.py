@@ -1,4 +1,4 @@
-"""The Flax models of transformers 4, the last that had them, of small sizes; `make` puts it into a folder of its own."""
+"""Small Flax models of transformers 4, the last version that has them; `make` installs it in its own folder."""
 
 import importlib
 import sys

@@ -1,4 +1,4 @@
-"""KerasHub's backbones of small sizes."""
+"""KerasHub's backbones in small sizes."""
 
 from functools import partial
 

@@ -1,4 +1,4 @@
-"""Transformers' models with one difference each from what they are."""
+"""Transformers models with one difference each."""
 
 from functools import partial
 
@@ -11,7 +11,7 @@ from transformers.models.qwen3 import modeling_qwen3
 
 
 def _neighbours(build):
-    """Rotary positions with the frequencies of neighbours, turned as halves."""
+    """Rotary positions with the frequencies of adjacent pairs, applied to halves."""
 
     def built():
         model = build()
@@ -28,7 +28,7 @@ def _neighbours(build):
 
 
 def _each(name, layers, change, **changes):
-    """A model in which each of these layers is changed."""
+    """Returns a model with a change in each of these layers."""
 
     def built():
         model = getattr(published_torch, name)(**changes)
@@ -40,13 +40,13 @@ def _each(name, layers, change, **changes):
 
 
 def _set(name, value):
-    """A change of an attribute of a layer, or of one within it."""
+    """Returns a change of an attribute of a layer, or of a nested layer."""
     inner, _, last = name.rpartition(".")
     return lambda layer: setattr(layer.get_submodule(inner), last, value)
 
 
 def _tiled(module):
-    """Key heads are tiled, not repeated."""
+    """Tiles key heads instead of repeating them."""
 
     def change(layer):
         attend = layer.self_attn.forward
@@ -66,26 +66,26 @@ def _tiled(module):
 def _without_bias(name):
     def change(layer):
         dense = layer.get_submodule(name)
-        kernel = dense.weight if name == "mlp.c_proj" else dense.weight.T  # GPT-2's is transposed
+        kernel = dense.weight if name == "mlp.c_proj" else dense.weight.T  # GPT-2's kernel is transposed
         dense.forward = lambda x: x @ kernel
 
     return change
 
 
 def _gate(layer):
-    """The activation is applied to the other of the two."""
+    """Applies the activation to the other factor."""
     mlp = layer.mlp
     mlp.forward = lambda x: mlp.down_proj(mlp.gate_proj(x) * mlp.act_fn(mlp.up_proj(x)))
 
 
 def _one(layer):
-    """The scale is not 1 + the parameter."""
+    """Scales by the parameter instead of 1 + the parameter."""
     norm = layer.post_attention_layernorm
     norm.forward = lambda x: norm._norm(x) * norm.weight
 
 
 def _norms_of_keras(layer):
-    """The epsilon of query and key norms that KerasHub fixes."""
+    """Sets the epsilon of query and key norms that KerasHub fixes."""
     layer.self_attn.q_norm.variance_epsilon = layer.self_attn.k_norm.variance_epsilon = 1e-5
 
 
@@ -95,7 +95,7 @@ SMALL_BASE = {"rope_type": "default", "rope_theta": 1000.0}
 mistral_base = partial(published_torch.mistral, rope_parameters=SMALL_BASE)
 bert_activation = partial(published_torch.bert, hidden_act="gelu")
 bert_epsilon = partial(published_torch.bert, layer_norm_eps=1e-5)
-roberta = partial(published_torch.roberta, layer_norm_eps=1e-5)  # with the epsilon that KerasHub fixes
+roberta = partial(published_torch.roberta, layer_norm_eps=1e-5)  # KerasHub fixes this epsilon
 roberta_activation = partial(published_torch.roberta, layer_norm_eps=1e-5, hidden_act="gelu_pytorch_tanh")
 distilbert_activation = partial(published_torch.distilbert, activation="gelu_pytorch_tanh")
 gpt2_scale = partial(published_torch.gpt2, scale_attn_weights=False)

@@ -1,21 +1,21 @@
-"""The sizes of the published models, the same for the libraries that build them."""
+"""The sizes of the published models, shared by the libraries that build them."""
 
 import dataclasses
 import random
 from typing import Any
 
-# model_type -> how the names of its classes of transformers begin
+# model_type -> prefix of its class names in transformers
 NAMES = {
     "bert": "Bert", "roberta": "Roberta", "distilbert": "DistilBert", "gpt2": "GPT2", "llama": "Llama",
     "mistral": "Mistral", "qwen2": "Qwen2", "qwen3": "Qwen3", "gemma": "Gemma", "t5": "T5", "bart": "Bart",
     "vit": "ViT",
 }  # fmt: skip
-POOLERS = {"roberta": {"add_pooling_layer": False}, "vit": {"add_pooling_layer": False}}  # KerasHub has none
+POOLERS = {"roberta": {"add_pooling_layer": False}, "vit": {"add_pooling_layer": False}}  # KerasHub has no pooler
 
 
 @dataclasses.dataclass(frozen=True)
 class Sizes:
-    """width: heads times head_size. epsilon: of norms where both libraries let one choose. base: of rotary positions."""
+    """width: heads times head_size. epsilon: of norms that have it as an option in both libraries. base: of rotary positions."""
 
     vocabulary: int = 60
     positions: int = 64
@@ -33,7 +33,7 @@ class Sizes:
 
 
 def sizes(seed: int) -> Sizes:
-    """Returns the usual sizes, or of another seed than 0 random ones."""
+    """Returns the usual sizes, or random ones for a seed other than 0."""
     if not seed:
         return Sizes()
     draw = random.Random(seed)
@@ -53,7 +53,7 @@ def sizes(seed: int) -> Sizes:
 
 
 def entries(model_type: str, seed: int) -> dict[str, Any]:
-    """The entries of a config of transformers; what KerasHub fixes is as KerasHub has it."""
+    """Returns the entries of a transformers config, with KerasHub's values where it fixes them."""
     own = sizes(seed)
     encoder = {
         "vocab_size": own.vocabulary, "hidden_size": own.width, "num_hidden_layers": own.layers,

@@ -1,4 +1,4 @@
-"""Transformers' models of small sizes."""
+"""Small transformers models."""
 
 from functools import partial
 

@@ -1,4 +1,4 @@
-"""The same residual network, in Keras. Padding is written out, since SAME is not symmetric where there are strides."""
+"""The same residual network in Keras. Padding is explicit, since SAME is asymmetric with strides."""
 
 import keras
 from keras import layers
@@ -40,6 +40,6 @@ class ResNet(keras.Model):
 
     def call(self, x, training=False):
         x = keras.ops.relu(self.bn(self.stem(self.stem_pad(x)), training=training))
-        x = self.pool(self.pool_pad(x))  # zeros are as good as -inf after relu
+        x = self.pool(self.pool_pad(x))  # zeros are equivalent to -inf after relu
         x = self.block2(self.block1(x, training=training), training=training)
         return self.fc(self.gap(x))

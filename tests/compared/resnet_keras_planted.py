@@ -1,4 +1,4 @@
-"""The network of resnet_keras.py with one mistake each."""
+"""The network of resnet_keras.py with one bug each."""
 
 from functools import partial
 
@@ -6,11 +6,11 @@ import keras
 from keras import layers
 from resnet_keras import ResNet
 
-epsilon = partial(ResNet, epsilon=1e-3)  # Keras's own default in one norm
+epsilon = partial(ResNet, epsilon=1e-3)  # Keras' default in one norm
 
 
 def same():
-    """SAME, which is not symmetric where there are strides."""
+    """Uses SAME padding, which is asymmetric with strides."""
     net = ResNet()
     net.block2.pad1 = layers.Identity()
     net.block2.conv1 = layers.Conv2D(16, 3, strides=2, padding="same", use_bias=False)
@@ -18,7 +18,7 @@ def same():
 
 
 def later():
-    """The second convolution of a block has its stride, not the first."""
+    """Puts the stride of a block in its second convolution instead of the first."""
     net = ResNet()
     net.block2.conv1 = layers.Conv2D(16, 3, padding="valid", use_bias=False)
     net.block2.conv2 = layers.Conv2D(16, 3, strides=2, padding="same", use_bias=False)
@@ -26,7 +26,7 @@ def later():
 
 
 class Early(ResNet):
-    """The activation of the stem comes before its norm."""
+    """Applies the stem's activation before its norm."""
 
     def call(self, x, training=False):
         x = self.bn(keras.ops.relu(self.stem(self.stem_pad(x))), training=training)

@@ -42,7 +42,7 @@ class ResNet(nn.Module):
 
 
 def net(**settings: Any) -> nn.Module:
-    """With running statistics that are no fresh ones."""
+    """Sets running statistics that are not the initial ones."""
     torch.manual_seed(0)
     model = ResNet(**settings)
     for module in model.modules():

@@ -1,7 +1,7 @@
-"""Convolutions before a transformer layer, over series, and a U-Net that returns its image, in PyTorch.
+"""Convolutions before a transformer layer over series, and a U-Net that returns an image, in PyTorch.
 
 planted: a difference: `epsilon` of the last norm, `scale` of the scores, `gelu` of the feed-forward network,
-order of `skip`ped channels, `dilation` of the first layer. turned: the output's last two axes are exchanged.
+order of `skip`ped channels, `dilation` of the first layer. turned: swaps the output's last two axes.
 """
 
 import torch
@@ -26,7 +26,7 @@ class Block(nn.Module):
 
 
 class Series(nn.Module):
-    """Whisper's stem, whose first layer looks back: `b c t`, or `b t d` if that is what is declared."""
+    """Whisper's stem with a causal first layer: `b c t`, or `b t d` if so declared."""
 
     def __init__(self, width=12, planted="", turned=False, last=False):
         super().__init__()
@@ -41,7 +41,7 @@ class Series(nn.Module):
 
 
 class Dense(nn.Module):
-    """An image that becomes an image, channels first."""
+    """Maps an image to an image, channels first."""
 
     def __init__(self, width=12, planted="", turned=False):
         super().__init__()

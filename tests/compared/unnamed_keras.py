@@ -1,4 +1,4 @@
-"""A layer whose variables have no names of their own: Keras numbers them through the process."""
+"""A layer whose variables have no names of their own: Keras numbers them per process."""
 
 import keras
 

@@ -47,7 +47,7 @@ def test_equal_models_are_equal_in_everything_but_what_drops_at_random_in_traini
     assert "random" in report["steps"]["sgd"]["not comparable"]
 
 
-# a model with a difference -> the layer in which it is found, and what is said
+# a model with a difference -> the layer where it is found, and the text
 PLANTED = {
     "planted.py:epsilon": (("bn1",), "epsilon 1e-05 on the left, 0.001 on the right"),
     "planted.py:stride": (("bn1", "conv2"), "right … conv2.0"),
@@ -67,7 +67,7 @@ PLANTED = {
 }
 QUICK = "planted.py:epsilon"
 EQUAL = ("resnet_keras.py:ResNet", "private_torch.py:Net")
-# the model on the left and the inputs of those in files that begin so
+# the left model and the inputs for files with this prefix
 BESIDE = {
     "resnet": ("resnet_torch.py:net", LARGE),
     "private": ("private_keras.py:Net", ("--input", "x: b=3 d=9 float32")),
@@ -88,7 +88,7 @@ def test_a_planted_difference_is_found_in_its_layer(name: str, tmp_path: Path) -
     assert mentions(report["sentences"][1], said)
 
 
-# PyTorch as it is published
+# published PyTorch models
 
 TOKENS = ("--input", "ids: b=3 t=7 int64 <19")
 ROWS = ("--input", "x: b=4 d=5 float32")
@@ -166,7 +166,7 @@ def test_a_folder_of_hugging_face_is_equal_in_torch_and_jax(family: str, tmp_pat
 @pytest.mark.conformance
 @pytest.mark.parametrize("name", EQUAL)
 def test_models_of_two_frameworks_are_equal(name: str, tmp_path: Path) -> None:
-    """Layers in private attributes are seen."""
+    """Layers in private attributes are found."""
     left, inputs = _beside(name)
     more = FORWARD if name.startswith("private") else ()
     report = compared(left, name, *inputs, *more, code=0, folder=tmp_path)
@@ -180,14 +180,14 @@ def test_models_of_two_frameworks_are_equal(name: str, tmp_path: Path) -> None:
 
 @pytest.mark.conformance
 def test_components_of_ports_are_called_with_their_own_arguments_and_mistakes_found_in_their_layers(tmp_path: Path) -> None:
-    """The tutorial's layers have other argument names, a mask in another polarity and all projections in one parameter."""
+    """The tutorial's layers have other argument names, an inverted mask and all projections in one parameter."""
     ports = [f"../ports/{name}.py" for name in ("torch_nn_transformer", "wild/annotated_transformer")]
     report = compared(*ports, "--component", "encoder_layer", code=0, folder=tmp_path)
     assert report["verdict"] == "equal"
     assert {"mask_bhts", "x_btd"} == report["inputs"].keys()
     names = {row["left"] for row in report["gradients"]}
     assert {"input x_btd", "self_attention.query.kernel", "feed_forward.output.bias"} <= names
-    # handwritten_torch.py says of itself what they are
+    # handwritten_torch.py documents them
     ports = [f"../ports/handwritten_torch{end}.py" for end in ("_correct", "")]
     report = compared(*ports, "--component", "transformer", *FORWARD, code=1, folder=tmp_path)
     assert told(report)[0] == ("decoder.positional_encoding",)
@@ -234,7 +234,7 @@ def test_weights_of_a_file_are_given_to_both(tmp_path: Path, monkeypatch: pytest
 def test_a_missing_framework_ends_with_3_and_says_how_to_install_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "torch").mkdir()
     (tmp_path / "torch" / "__init__.py").write_text('raise ModuleNotFoundError("No module named torch", name="torch")\n')
-    monkeypatch.syspath_prepend(str(tmp_path))  # torch itself is imported in this process already
+    monkeypatch.syspath_prepend(str(tmp_path))  # this process has already imported torch
     net = MODELS / "private_torch.py:Net"
     found = invoke("compare", net, net, "--input", "x: b=3 d=9 float32")
     assert found.code == 3, found
@@ -313,7 +313,7 @@ def test_a_difference_is_judged_by_the_sides_own_noise() -> None:
     exact = rng.standard_normal(100)
     noisy = exact + 1e-6 * rng.standard_normal(100)
     narrow = exact.astype(np.float32), noisy.astype(np.float32)
-    assert noise.difference(*narrow, exact, exact).verdict == "equal"  # the right is noisy in float32 alone
+    assert noise.difference(*narrow, exact, exact).verdict == "equal"  # the right is noisy only in float32
     assert noise.difference(*narrow, exact, noisy).verdict == "differs"  # and here it is another function
     assert noise.difference(narrow[0], narrow[0], exact, exact + 1e-8).verdict == "rounding"
     assert noise.difference(narrow[0], np.where(exact > 2, np.nan, narrow[0]), exact, exact).verdict == "differs"

@@ -1,4 +1,4 @@
-"""Models with convolutions: in which order of axes what they give is compared."""
+"""Models with convolutions: the axis order in which their outputs are compared."""
 
 import importlib
 from typing import Any
@@ -16,7 +16,7 @@ from rosettaformer.comparison.findings import layouts
 __all__ = ["sides_in_process"]  # a fixture
 pytestmark = pytest.mark.usefixtures("sides_in_process")
 
-# inputs of the models: of sizes that are all different, and of sizes that collide (width = length, height = width)
+# inputs of the models: with all sizes different, and with sizes that collide (width = length, height = width)
 SERIES, SQUARE_SERIES = "x: b=3 t=14 c=5 float32", "x: b=2 t=24 c=5 float32"
 IMAGE, SQUARE_IMAGE = "x: b=3 h=8 w=12 c=4 float32", "x: b=2 h=8 w=8 c=4 float32"
 INPUTS = {"Series": (SERIES, SQUARE_SERIES), "Dense": (IMAGE, SQUARE_IMAGE)}
@@ -28,7 +28,7 @@ PLACES = {
 
 
 def compared(framework: str, model: str, declared: str, gradients: bool = False, **settings: dict[str, Any]) -> dict[str, Any]:
-    """The report on a model in torch, on the left, and in a framework. settings: of the left and of the right."""
+    """Returns the report on a torch model on the left and another framework's model. settings: of the left and of the right."""
     pytest.importorskip("torch")
     pytest.importorskip({"nnx": "flax"}.get(framework, framework))
     files = {"left": "stems_torch.py", "right": f"stems_{framework}.py"}
@@ -46,7 +46,7 @@ PAIRS += [conformance((framework, "Dense", number)) for framework in ("nnx", "ke
 def test_a_convolution_anywhere_leaves_equal_models_equal(framework: str, model: str, number: int) -> None:
     report = compared(framework, model, INPUTS[model][number])
     assert report["verdict"] in ("equal", "rounding") and report["first"] is None, report["outputs"]
-    # on the left, or on the right of Keras, the model pads before its layer, and not the layer itself
+    # on the left, or on the right of Keras, the model pads before its layer, instead of the layer
     padded = {"conv1", "conv2", "down"} if framework == "keras" else {"conv1"}
     assert all(len(row["forced"]) == 2 for row in report["layers"] if row["leaf"] and row["left"] not in padded)
 
@@ -63,7 +63,7 @@ def test_a_difference_behind_a_convolution_is_found_in_its_layer(framework: str,
 @pytest.mark.conformance
 @pytest.mark.parametrize("framework", ["nnx", "keras"])
 def test_concatenated_channels_are_followed(framework: str) -> None:
-    """All axes of the last layer's input have 16 elements, so that no shape tells which are the channels."""
+    """All axes of the last layer's input have 16 elements, so shapes cannot identify the channels."""
     image = "x: b=16 h=16 w=16 c=4 float32"
     assert compared(framework, "Dense", image)["verdict"] in ("equal", "rounding")
     report = compared(framework, "Dense", image, right={"planted": "skip"})
@@ -79,7 +79,7 @@ def test_a_transposed_output_differs_and_is_called_transposed(model: str, number
     order = [0, 2, 1, 3] if model == "Dense" else [0, 2, 1]
     assert (report["verdict"], [row["transposed"] for row in report["outputs"]]) == ("differs", [order])
     assert told(report)[0][1] == "" and " ".join(map(str, order)) in report["first"]["how"]
-    assert {row["verdict"] for row in report["gradients"]} <= {"equal", "rounding"}  # the cotangents are transposed alike
+    assert {row["verdict"] for row in report["gradients"]} <= {"equal", "rounding"}  # the cotangents are transposed as well
 
 
 @pytest.mark.conformance
@@ -97,7 +97,7 @@ def test_outputs_of_one_convention_are_compared_as_they_are_and_rows_and_columns
 @pytest.mark.conformance
 @pytest.mark.parametrize("declared", ["x: b=3 t=14 d=5 float32", "x: b=2 t=24 d=5 float32"])
 def test_channels_that_are_declared_by_another_name_are_known_by_the_convolution(declared: str) -> None:
-    """Both sides are given `b t d`, and torch's transposes it itself."""
+    """Both sides take `b t d`, which torch's transposes itself."""
     assert compared("nnx", "Series", declared, left={"last": True})["verdict"] == "equal"
     report = compared("nnx", "Series", declared, left={"last": True}, right={"planted": "gelu"})
     assert told(report)[0] == PLACES["gelu"]
@@ -109,7 +109,7 @@ def test_an_order_of_axes_is_found_by_numbers() -> None:
     assert layouts.transposition(array, array.transpose(0, 2, 1, 3)) == (0, 2, 1, 3)
     assert layouts.transposition(array, array.transpose(3, 0, 1, 2)) == (1, 2, 3, 0)
     assert layouts.transposition(array, array[:1]) is layouts.transposition(array, -array) is None
-    assert layouts.transposition(array, -array.transpose(0, 3, 1, 2)) == (0, 2, 3, 1)  # its shape says it
+    assert layouts.transposition(array, -array.transpose(0, 3, 1, 2)) == (0, 2, 3, 1)  # the shape determines it
     infinite = np.where(array > 2, np.inf, array)
     assert layouts.agree(infinite, infinite) and not layouts.agree(infinite, -infinite)
 

@@ -1,4 +1,4 @@
-"""No explanation ends a comparison: what fails is left out, with a note, and the verdict stays."""
+"""An explanation that fails is left out with a note; the comparison continues with the same verdict."""
 
 from typing import Any
 from unittest import mock
@@ -22,7 +22,7 @@ __all__ = ["sides_in_process"]  # a fixture
 ATTENTION, FOREIGN = ("attention_torch.py:Own", "attention_torch.py:Scaled"), ("foreign_torch.py:Small", "foreign_torch.py:row")
 FUSED, CLOSURES = ("attention_torch.py:Own", "attention_torch.py:Fused"), ("foreign_torch.py:Closure", "foreign_torch.py:other_closure")
 INPUTS = {FOREIGN: "ids: b=3 t=7 int64 <19", CLOSURES: "x: b=4 d=5 float32"}
-# what explains -> where it stands, its name, and models of which it is asked
+# the explanation -> its module, its name, and models that use it
 EXPLAINERS: dict[str, tuple[Any, str, tuple[str, str]]] = {
     "known part": (known_parts, "said", ATTENTION),
     "first divergence": (explanations.Explanations, "_first", ATTENTION),
@@ -62,14 +62,14 @@ def test_an_error_is_noted_once_with_its_type() -> None:
     assert len(explaining.left_out) == 1 and "ZeroDivisionError" in explaining.left_out[0]
 
 
-# rows, length, heads, groups and size of a head, which are equal in one way or another
+# rows, length, heads, groups and head size, with various coincidences
 SIZES = [(2, 8, 8, 2, 16), (3, 4, 8, 4, 16), (4, 4, 4, 4, 4), (8, 8, 8, 2, 8), (2, 6, 4, 2, 6)]
 
 
 @pytest.mark.parametrize("axes", ["bhtk for q and k", conformance("bhtk"), conformance("bthk")])
 @pytest.mark.parametrize(("b", "t", "h", "g", "k"), SIZES)
 def test_attention_is_read_whichever_axes_have_one_size(b: int, t: int, h: int, g: int, k: int, axes: str) -> None:
-    """Queries and keys that are normed by head come as `b h t k`, and values as `b t d`."""
+    """Per-head normalized queries and keys are `b h t k`, values are `b t d`."""
     rng = np.random.default_rng(0)
     q, key, value = (rng.standard_normal((b, t, count, k)) for count in (h, g, g))
     both = [flat.scaled_dot_product_attention(q, key, value, causal=True, scale=scale) for scale in (1.0, k**-0.5)]

@@ -37,7 +37,7 @@ LOADED = (
 
 
 def saved(kind: str, folder: Path) -> Path:
-    """A folder of a small random model whose every parameter shows."""
+    """Saves a small random model whose every parameter matters."""
     torch: Any = pytest.importorskip("torch")
     transformers: Any = pytest.importorskip("transformers")
     torch.manual_seed(0)
@@ -71,7 +71,7 @@ def test_hidden_states_are_compared_with_hidden_states(kind: str, tmp_path: Path
 @pytest.mark.parametrize("kind", [name if name == "GPTNeoXForCausalLM" else conformance(name) for name in UNSUPPORTED])
 def test_families_that_are_not_converted_are_compared(kind: str, tmp_path: Path) -> None:
     folder = saved(kind, tmp_path / "folder")
-    own = tmp_path / f"{tmp_path.name}_own.py"  # a name for each test, which shares its process with others
+    own = tmp_path / f"{tmp_path.name}_own.py"  # a name per test, since tests share a process
     own.write_text(LOADED.format(kind, str(folder)))
     other = f"{own}:model" if kind != "MambaForCausalLM" else f"transformers:{folder}"  # it takes no implementation
     report = compared(f"transformers:{folder}", other)

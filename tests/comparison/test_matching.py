@@ -1,4 +1,4 @@
-"""What a comparison knows of layers and names without running two models."""
+"""How a comparison matches layers and names, without running two models."""
 
 from pathlib import Path
 from typing import Any
@@ -33,7 +33,7 @@ def normed(x: np.ndarray, centred: bool) -> np.ndarray:
 
 
 def learned(x: np.ndarray, y: np.ndarray, activation: Any = None, **own: np.ndarray) -> tuple[Layer, dict[str, tuple[str, str]]]:
-    """A layer of no known class with these variables, after one call, and the roles and axes of its variables."""
+    """Returns a layer of an unknown class with these variables after one call, and the variables' roles and axes."""
     layer = Layer("a", "", "Own", {}, {"variance_eps": 1e-5})
     variables = [Variable(f"a.{name}", "a", "", "", value.shape, True) for name, value in own.items()]
     values = {f"a.{name}": value for name, value in own.items()}
@@ -75,7 +75,7 @@ def test_an_activation_within_is_the_layer_s_own_and_what_is_not_read_needs_no_p
     layer, _ = learned(
         np.where(np.arange(7)[:, None] == 3, 0, X), np.where(np.arange(7)[:, None] == 3, 0, normed(X, False) * SCALE), g=SCALE
     )
-    assert layer.kind == "rms_norm"  # a row of zeros says nothing
+    assert layer.kind == "rms_norm"  # a row of zeros proves nothing
 
 
 def test_rename_tables_have_numbers_parts_and_names_without_a_partner(tmp_path: Path) -> None:
@@ -94,7 +94,7 @@ def test_rename_tables_have_numbers_parts_and_names_without_a_partner(tmp_path: 
 
 
 def test_a_written_table_serves_other_sizes() -> None:
-    """It has {n} where all layers have the same names but for their number, and no row that names and kinds say by themselves."""
+    """It has {n} where all layers have the same names except for their number, and no row that names and types already imply."""
     pairs = {"h.0.up": "l_0.gate", "h.1.up": "l_1.gate", "h.0.c[q]": "l_0.q", "h.1.c[q]": "l_1.q", "norm": "norm", "head.0": "final"}
     layers = [{"left": left, "right": right} for left, right in pairs.items()]
     row = {"how": "role", "left_axes": "o i", "right_axes": "i o", "sizes": {"o": 3, "i": 4}}
@@ -122,7 +122,7 @@ def test_tables_that_are_shipped_are_read(family: str) -> None:
 
 
 def network(order: dict[str, tuple[int, int]], **places: int) -> layer_matching.Network:
-    """Dense layers with the sizes of their kernels. places: what some read; they give the next."""
+    """Returns dense layers with kernels of these sizes. places: the input value of some; each outputs the next value."""
     kernel = {"role": "kernel", "axes": "i o", "required": True}
     about = {
         "layers": [{"path": path, "kind": "dense", "type": "Dense", "hyperparameters": {}} for path in order],
@@ -150,7 +150,7 @@ def test_layers_are_matched_by_their_names_and_a_table() -> None:
 
 
 def test_layers_that_are_alike_are_told_apart_by_their_place() -> None:
-    """Two dense layers of one shape, of which one feeds the other, whatever names and order they have."""
+    """Two dense layers of one shape feed each other, whatever their names and order."""
     left, right = network({"a": (4, 4), "b": (4, 4)}, b=2, a=1), network({"y": (4, 4), "x": (4, 4)}, y=2, x=1)
     found, problems = layer_matching.layers(left, right, rename_table.Rename())
     assert not problems and {one: other for one, (other, _) in found.items()} == {"": "", "a": "x", "b": "y"}
@@ -170,7 +170,7 @@ def test_inputs_are_placed_by_name_by_meaning_and_in_order() -> None:
     assert {name: value.flat[0] for name, value in found.items()} == {"token_ids": 3, "padding_mask": 1, "segment_ids": 0}
     assert list(arguments.placed({"a": True, "b": True}, {"x1": 1, "x2": 2}).values()) == [1, 2]
     given = {"input_ids": ids, "position_ids": 7 * ids, "attention_mask": ids}
-    assert [*arguments.placed({"tokens": True, "scale": False, "mask": False}, given)] == ["tokens"]  # nothing takes another one's place
+    assert [*arguments.placed({"tokens": True, "scale": False, "mask": False}, given)] == ["tokens"]  # no argument replaces another
     assert arguments.beside(["tokens", "scale"], given) == ["position_ids", "attention_mask"]
     assert arguments.placed({"tokens": True, "position_ids": True}, {"input_ids": ids})["position_ids"].tolist() == [[0, 1]]
     with pytest.raises(ValueError, match="token_ids"):
@@ -179,7 +179,7 @@ def test_inputs_are_placed_by_name_by_meaning_and_in_order() -> None:
         arguments.placed({"a": True, "b": True}, {"a": ids})
 
 
-@pytest.mark.conformance  # two processes of torch
+@pytest.mark.conformance  # two torch processes
 def test_what_cannot_be_matched_is_written_to_be_filled(tmp_path: Path) -> None:
     pytest.importorskip("torch")
     names = tmp_path / "names.toml"
@@ -216,7 +216,7 @@ def test_it_is_said_where_two_arrays_differ() -> None:
     other[0] = X[0]
     assert places(X.reshape(2, 7, 4, 3), other) == ["rows 1 of 2", "positions 1 to 2, 5 of 7"]
     assert places(X, X + 1) == places(X, X) == places(X, X[:1]) == []
-    assert not places(X, X + (np.arange(12) % 2).astype(np.float32))  # six places one after the other say nothing
+    assert not places(X, X + (np.arange(12) % 2).astype(np.float32))  # six consecutive places prove nothing
 
 
 def test_it_is_said_how_two_arrays_differ() -> None:
@@ -235,7 +235,7 @@ def _given(heads: int, groups: int) -> dict[str, np.ndarray]:
 
 
 def _attended(given: dict[str, np.ndarray], heads: int, scale: float, layout: str, groups: int) -> np.ndarray:
-    """In float32, with rotary positions of a base that is none of the usual ones."""
+    """Computes attention in float32, with rotary positions of an unusual base."""
     angles = np.arange(5.0)[:, None] * rotary.rotary_frequencies(4, 777.0, RotaryScaling(), 5)
     turned = rotary.Rotation(np.cos(angles)[None].astype(np.float32), np.sin(angles)[None].astype(np.float32))
     query, key, value = (array.reshape(2, 5, -1, 4) for array in given.values())

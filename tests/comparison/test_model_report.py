@@ -1,4 +1,4 @@
-"""`rosettaformer report`: its numbers are those of transformers and of torch's autograd; its page and its files."""
+"""`rosettaformer report`: its values equal those of transformers and of torch's autograd; its page and its files."""
 
 import base64
 import json
@@ -52,7 +52,7 @@ def report(checkpoint: Path, *options: object, code: int = 0, folder: Path) -> t
 
 @pytest.fixture(scope="module")
 def encoder(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """A BERT in four implementations and in transformers: the model, the folder, the page and the numbers."""
+    """A BERT in four implementations and in transformers: the model, the folder, the page and the values."""
     folder = tmp_path_factory.mktemp("encoder")
     model = bert(folder)
     only = ("--only", "matrix,layers,attention", "--dtype", "float32,bfloat16", "--figures", folder / "figures")
@@ -69,7 +69,7 @@ def decoder(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 
 def rounded(model: Any) -> Any:
-    """The model in float64 with weights of float32."""
+    """Returns the model in float64 with weights rounded to float32."""
     return model.float().double()
 
 
@@ -145,7 +145,7 @@ def test_the_matrix_is_that_of_the_check_on_one_page_with_figures_that_names_not
 def test_loss_and_gradient_norm_are_those_of_autograd(decoder: Any) -> None:
     model, _, page, numbers = decoder
     ids = torch.tensor(numbers["inputs"]["target"])
-    loss = torch.nn.functional.cross_entropy(rounded(model)(ids).logits[0, :-1], ids[0, 1:])  # transformers' own loss is of float32
+    loss = torch.nn.functional.cross_entropy(rounded(model)(ids).logits[0, :-1], ids[0, 1:])  # transformers' own loss is float32
     loss.backward()
     loss = loss.detach()
     norm = float(torch.stack([parameter.grad.norm() for parameter in model.parameters()]).norm())
@@ -254,7 +254,7 @@ def test_a_long_text_is_cut_and_that_is_said(tmp_path: Path) -> None:
 
 
 class Answering:
-    """A process that answers what the reference gives, altered."""
+    """A process that returns altered results of the reference."""
 
     greeting = ("ready", {"dtypes": DTYPES, "framework": ""})
 
@@ -266,14 +266,14 @@ class Answering:
 
 
 def swapped(logits_btv: np.ndarray) -> np.ndarray:
-    """The likeliest two tokens change places at position 5."""
+    """Swaps the two likeliest tokens at position 5."""
     first, second = np.argsort(-logits_btv[0, 5])[:2]
     logits_btv[0, 5, [first, second]] = logits_btv[0, 5, [second, first]]
     return logits_btv
 
 
 def said(folder: Path, values: dict[str, np.ndarray], alter: Any) -> tuple[Predictions, dict[str, list[str]]]:
-    """What is said of a model whose logits one implementation alters."""
+    """Returns the report on a model whose logits one implementation alters."""
     canonical.save(folder / "model.safetensors", CONFIG, values)
     beside = Beside({"numpy": Answering(lambda logits: logits), "torch": Answering(alter)}, 1.0)  # type: ignore[dict-item]
     found = predict(open_subject(folder / "model.safetensors"), beside, "float32")
@@ -293,7 +293,7 @@ def test_a_choice_that_flips_is_seen_and_whether_rounding_explains_it(tmp_path: 
     assert mentions(found.sentence, "24") and (found.choices, len(found.found)) == (24, 2)
     assert 0 < found.error < 1e-4 < found.margin
     twins = random_parameters(CONFIG)
-    twins["logits.kernel"][..., 1:] = twins["logits.kernel"][..., :1]  # every token is as likely as the others
+    twins["logits.kernel"][..., 1:] = twins["logits.kernel"][..., :1]  # all tokens are equally likely
     twins["logits.bias"][:] = 0
 
     def another(logits_btv: np.ndarray) -> np.ndarray:
@@ -301,7 +301,7 @@ def test_a_choice_that_flips_is_seen_and_whether_rounding_explains_it(tmp_path: 
         return logits_btv
 
     found, problems = said(tmp_path, twins, another)
-    flips = [flip for flip in found.flips if flip.name == "torch"]  # a processor's products of equal kernels may differ, too
+    flips = [flip for flip in found.flips if flip.name == "torch"]  # products of equal kernels may also differ by processor
     assert any(flip.place.startswith("after token 5,") for flip in flips) and all(flip.explained for flip in flips) and not problems
     assert found.close == 24 and "rounding" in found.sentence
 
@@ -352,7 +352,7 @@ def test_a_head_is_even_where_every_query_weighs_its_keys_alike() -> None:
 
 @pytest.fixture(scope="module")
 def llama(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """A Llama with everything that --quick makes, in NumPy, PyTorch and transformers: the model, the folder, the page and the numbers."""
+    """A Llama with everything that --quick makes, in NumPy, PyTorch and transformers: the model, the folder, the page and the values."""
     folder = tmp_path_factory.mktemp("llama")
     model = modern(folder).float()
     model.save_pretrained(folder)
@@ -388,7 +388,7 @@ def test_a_quick_report_about_a_llama_has_transformers_in_every_section_that_it_
 
 
 def made(folder: Path, library: Path, **options: Any) -> Report:
-    """A report about a folder beside what transformers loads from another one."""
+    """Makes a report on a folder while transformers loads another one."""
     subject = open_subject(folder, TEXT)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(making, "port_of", lambda name, model, temporary, original=making.port_of: original(name, library, temporary))
@@ -440,7 +440,7 @@ def browser(driver: Any, encoder: Any, tmp_path: Path) -> Iterator[Any]:
 
 
 def reading(browser: Any) -> list[list[str]]:
-    """The rows of the table that names one weight."""
+    """Returns the table rows that name one weight."""
     rows = browser.find_elements("css selector", "#reading tr")
     return [[cell.get_property("textContent") for cell in row.find_elements("css selector", "th, td")] for row in rows]
 
@@ -470,7 +470,7 @@ def test_keys_choose_a_head_and_a_weight(browser: Any, encoder: Any) -> None:
     for (_, _, away, units), name in zip(rows[1:], ("numpy", "torch", "tf", "jax", "transformers"), strict=True):
         wanted = one["differences"][name][1][1][2][1]
         step = np.abs(one["differences"][name][1][1]).max() / 127
-        shown = 0.51 * step + 0.0051 * abs(wanted)  # of 127 steps, in three digits
+        shown = 0.51 * step + 0.0051 * abs(wanted)  # steps of 127 levels, in three digits
         assert float(away.replace("−", "-")) == pytest.approx(wanted, rel=0, abs=shown)
         assert float(units.split()[0]) == pytest.approx(abs(wanted) / one["noise"][1], abs=0.51 * step / one["noise"][1] + 0.006)
 
@@ -488,7 +488,7 @@ def test_a_map_of_the_reference_and_a_difference_of_every_implementation_and_a_c
     names = ("numpy", "torch", "tf", "jax", "transformers")
     assert [(kind, name) for kind, name, *_ in drawn] == [("weight", "reference"), *(("difference", name) for name in names)]
     assert min(colours for _, _, colours, _ in drawn) > 20
-    assert not any(black for *_, black in drawn)  # what is no number is drawn black
+    assert not any(black for *_, black in drawn)  # NaN is drawn black
     browser.find_element("css selector", ".matrix td.pass a").click()
     assert browser.find_element("id", "cases").is_displayed()
     assert browser.find_element("id", "cases-title").text == "pool"

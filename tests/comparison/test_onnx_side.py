@@ -1,4 +1,4 @@
-"""`rosettaformer compare` with an ONNX file on a side: its layers are the scopes of its nodes."""
+"""`rosettaformer compare` with an ONNX file on one side: its layers are the scopes of its nodes."""
 
 import math
 from pathlib import Path
@@ -39,7 +39,7 @@ def compare(left: object, right: object, tmp_path: Path, *options: str) -> tuple
 
 
 def net(tmp_path: Path, change: float = 0.0, names: str = "scopes", operator: str = "Tanh") -> Path:
-    """The two dense layers of MODULE as a file. names: how the nodes say where they belong."""
+    """The two dense layers of MODULE as a file. names: how the nodes encode their scopes."""
     import onnx
     from onnx import helper, numpy_helper
 
@@ -70,7 +70,7 @@ def net(tmp_path: Path, change: float = 0.0, names: str = "scopes", operator: st
 
 @pytest.mark.parametrize("names", ["scopes", *(pytest.param(names, marks=pytest.mark.conformance) for names in ("paths", "none"))])
 def test_layers_are_the_scopes_of_nodes(names: str, tmp_path: Path) -> None:
-    """Whatever the exporter has named; a difference is named by its layer."""
+    """The exporter may use any names; a difference is located by its layer."""
     file = net(tmp_path, names=names)
     code, report = compare(file, MODULE, tmp_path, "--input", "x: b=5 i=4 float32")
     assert (code, report["verdict"], report["weights"]) == (0, "equal", "own")
@@ -121,21 +121,21 @@ def test_an_optimised_graph_that_differs_is_told(tmp_path: Path, monkeypatch: py
 @pytest.mark.parametrize("beside", ["transformers:{}", "{}@torch", "{}@jax"])
 @pytest.mark.parametrize("family", FAMILIES)
 def test_an_export_is_equal_to_its_model(family: str, beside: str, folder: Path, tmp_path: Path) -> None:
-    """Most layers are matched, and each gives the same for the same input."""
+    """Most layers are matched, and each has the same output for the same input."""
     path, file = exported(family, folder)
     code, report = compare(file, beside.format(path), tmp_path)
     assert code == 0 and report["first"] is None, report["sentences"]
     leaves = [row for row in report["layers"] if row["leaf"]]
-    if family == "llama":  # the first layer also makes the positions that the later ones share
+    if family == "llama":  # the first layer also computes the positions that later ones share
         first = next(row for row in report["layers"] if row["left"] == "model.layers.0")
         assert first["free"]["verdict"] in ("equal", "rounding"), first
     assert all(row["verdict"] in ("equal", "rounding") for row in report["outputs"] + [row for row in leaves if row["forced"]])
     assert len(leaves) > 2 * len(report["unmatched"][0])
     numbers = next(note for note in report["notes"] if note.startswith("matched by value"))
-    assert int(numbers.split()[5]) - int(numbers.split()[3]) <= 1, numbers  # the frequencies of rotary positions are a constant
+    assert int(numbers.split()[5]) - int(numbers.split()[3]) <= 1, numbers  # the rotary frequencies are a constant
 
 
-# what is planted -> the layer, or the first words of the layers between which it is, beside transformers' model
+# planted difference -> the layer, or the first words of the layers around it, compared with the transformers model
 PLACES = {
     "llama": {
         "epsilon": ("model.layers.1.input_layernorm",),
@@ -178,7 +178,7 @@ def test_a_difference_in_a_graph_is_found_where_it_is(family: str, what: str, fo
 @pytest.mark.conformance
 @pytest.mark.parametrize("dynamic", [True, False])
 def test_our_own_decoder_is_equal_as_a_file(dynamic: bool, folder: Path, tmp_path: Path) -> None:
-    """Its tokens are the target, which others call input_ids; a file of fixed sizes is run at these."""
+    """Its tokens are the target, which others call input_ids; a file of fixed sizes runs at those sizes."""
     from onnx_files import LENGTH, ROWS, written
 
     path, _ = exported("llama", folder)

@@ -1,4 +1,4 @@
-"""`rosettaformer compare` on models as libraries publish them, without a table: transformers beside KerasHub and beside Flax."""
+"""`rosettaformer compare` on models as libraries publish them, without a table: transformers with KerasHub and with Flax."""
 
 import json
 import re
@@ -27,7 +27,7 @@ def _libraries() -> None:
 
 
 def is_compared(report: dict[str, Any]) -> bool:
-    """Whether the gradients of all that both sides train have been compared, and both steps."""
+    """Whether the gradients of all commonly trained parameters, and both steps, were compared."""
     gradients = [row["left"] for row in report["gradients"] if not row["left"].startswith("input ")]
     trained = [row["left"] for row in report["variables"] if row["left"] and row["right"] and row["trainable"]]
     return gradients == trained and all(step["rows"] for step in report["steps"].values())
@@ -36,7 +36,7 @@ def is_compared(report: dict[str, Any]) -> bool:
 @pytest.mark.conformance
 @pytest.mark.parametrize("family", PAIRS)
 def test_equal_models_of_two_libraries_are_equal(family: str, tmp_path: Path) -> None:
-    """The table that is shipped is the one that is written: it holds for every number of layers."""
+    """The shipped table equals the written one: it holds for every number of layers."""
     found = compare(PAIRS[family], "keras", family, tmp_path, "--write-rename", tmp_path / "table.toml")
     assert found.code == 0, found
     report = report_of(tmp_path)
@@ -50,7 +50,7 @@ def test_equal_models_of_two_libraries_are_equal(family: str, tmp_path: Path) ->
 
 
 def seeded(family: str, seed: int) -> tuple[str, ...]:
-    """The option that sets random sizes; two families are repaired by hand."""
+    """Returns the option for random sizes; the two families that compare a planted model have none."""
     return () if PAIRS[family].startswith("planted") else ("--set", f"seed={seed}")
 
 
@@ -74,7 +74,7 @@ def test_a_difference_between_two_libraries_is_found_where_it_is_and_named(name:
 @pytest.mark.parametrize("seed", [4, 10])
 @pytest.mark.parametrize("family", ["llama", "gemma", "bert", "gpt2"])
 def test_models_of_random_sizes_are_equal(family: str, seed: int, tmp_path: Path) -> None:
-    """Of 4: all projections of attention are square. `tools/published.py` compares more."""
+    """Models with square attention projections. `tools/published.py` compares more."""
     found = compare(PAIRS[family], "keras", family, tmp_path, *FORWARD, *seeded(family, seed))
     assert found.code == 0, found
 
@@ -133,7 +133,7 @@ def test_counters_in_int32_and_variables_without_names(model: str, said: str) ->
 @pytest.mark.conformance
 @pytest.mark.usefixtures("sides_in_process")
 def test_constants_are_a_sides_own_and_settings_of_what_holds_a_place_are_said(tmp_path: Path) -> None:
-    """The frequencies of rotary positions are a buffer that no state holds."""
+    """The rotary frequencies are a non-persistent buffer."""
     for name, where, said in (
         ("mistral_base", "rotary_emb", "config.rope_parameters.rope_theta 10000 on the left, 1000 on the right"),
         ("llama_scale", "layers.0.self_attn.v_proj", "layers.0.self_attn: scaling 0.408248 on the left, 0.166667 on the right"),
@@ -164,7 +164,7 @@ def test_a_side_that_ends_its_process_is_one_message(name: str) -> None:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A Llama with its head, without what KerasHub does not read."""
+    """Saves a Llama with its head, without entries that KerasHub ignores."""
     path = tmp_path_factory.mktemp("llama") / "llama"
     new.write("llama", path, settings={
         "num_hidden_layers": 2, "head_dim": 8, "rms_norm_eps": 1e-6,

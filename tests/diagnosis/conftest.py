@@ -1,4 +1,4 @@
-"""What the reference expects is computed once for all diagnoses, as it is for other tests."""
+"""Computes the reference's expectations once for all diagnoses, as for other tests."""
 
 from types import SimpleNamespace
 

@@ -1,4 +1,4 @@
-"""Mistakes of training and decoding, written out as published code writes them, are named: plain functions in place of the reference's."""
+"""Bugs of training and decoding, as published code has them, are named: plain functions replace the reference's."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -36,7 +36,7 @@ def _evidence(component: str, plain: Plain, names: tuple[str, ...], dtype: str) 
 
 
 def _named(component: str, plain: Plain, names: tuple[str, ...] = (), dtype: str = "float64") -> set[str]:
-    """What explains the answers of a plain function: alterations, and where there are none constants; nothing where all are right."""
+    """Returns what explains the outputs of a plain function: alterations, or else constants; empty if all outputs are correct."""
     evidence = _evidence(component, plain, names, dtype)
     if not evidence.failing:
         return set()
@@ -112,7 +112,7 @@ def _step(
     quotient: Callable[..., Any] = lambda m, v, c1, c2, eps: m / c1 / (np.sqrt(v / c2) + eps),
     decay: Callable[[float, float], float] = lambda lr, wd: lr * wd,
 ) -> Callable[..., Any]:
-    """quotient: (moments, both corrections, epsilon) -> what the rate multiplies. decay: of both rates."""
+    """quotient: (moments, both corrections, epsilon) -> the factor of the rate. decay: takes both rates."""
 
     def step(p: Any, g: Any, m: Any, old: Any, n: int, lr: float, b1: float, b2: float, eps: float, wd: float) -> Any:
         m, v = b1 * m + (1 - b1) * g, b2 * old + (1 - b2) * g**2
@@ -164,7 +164,7 @@ def test_a_mistake_of_training_is_named(component: str, id_: str, plain: Plain) 
 
 
 class _Naive:
-    """Log p of the next token of one row, by the whole model."""
+    """Log p of the next token of one row, from the whole model."""
 
     def __init__(self, case: Case, row: int) -> None:
         self.parameters, self.config = nest(case.parameters), case.config
@@ -195,8 +195,8 @@ def _answers(tokens: list[list[int]], scores: list[list[float]], case: Case, roo
 
 
 def _greedy(fewer: int = 0, penalised: bool = False, padded: bool = False) -> Plain:
-    """fewer: so many tokens fewer must come before the end. penalised: log p is taken with the end forbidden.
-    padded: a row is done before its end token is written."""
+    """fewer: this many tokens fewer must precede the end. penalised: log p is taken with the end forbidden.
+    padded: a row counts as done before its end token is written."""
 
     def plain(case: Case) -> dict[str, np.ndarray]:
         tokens, scores = [], []
@@ -219,8 +219,8 @@ def _greedy(fewer: int = 0, penalised: bool = False, padded: bool = False) -> Pl
 
 
 def _beam(length: Callable[[int], float] = lambda n: (5 + n) / 6, candidates: int = 0, unfinished: bool = False) -> Plain:
-    """length: what alpha is the power of. candidates: of so many times the beams the ends are looked for; 0: every beam ends.
-    unfinished: the beams that are left at last are answers, too."""
+    """length: the base of the power alpha. candidates: ends are sought among this many times the beams; 0: every beam ends.
+    unfinished: beams still live at the end count as answers."""
 
     def plain(case: Case) -> dict[str, np.ndarray]:
         found = [_row(_Naive(case, row)) for row in range(len(case.inputs["source"]))]
@@ -263,7 +263,7 @@ SEARCHES: dict[str, tuple[str, tuple[str, ...], str, Plain]] = {
 
 
 def _attention(order: Callable[[np.ndarray], np.ndarray], contraction: str = "bhts,bshe->bthe") -> Plain:
-    """Values whose heads are in another order, or another sum over them, beside a plain attention of one key head for each query head."""
+    """Heads of the values in another order, or another sum over them, in a plain attention with one key head per query head."""
 
     def plain(case: Case) -> np.ndarray:
         q, k, v = (case.inputs[name] for name in ("query_bthk", "key_bsgk", "value_bsge"))
@@ -276,7 +276,7 @@ def _attention(order: Callable[[np.ndarray], np.ndarray], contraction: str = "bh
 
 
 def _feed_forward(case: Case) -> np.ndarray:
-    """A convolution of width 1 over an input that is reshaped to `b d t`, not transposed."""
+    """A convolution of width 1 over an input that is reshaped to `b d t` instead of transposed."""
     x, weights = case.inputs["x_btd"], nest(case.parameters)
     channels = x.reshape(x.shape[0], x.shape[2], x.shape[1])
     hidden = np.einsum("bdt,df->bft", channels, weights["hidden"]["kernel"]) + weights["hidden"]["bias"][:, None]
@@ -333,4 +333,4 @@ SLOW = [conformance(name) for name in SEARCHES if name != "greedy, right"]
 def test_a_mistake_of_a_model_or_a_search_is_named(name: str) -> None:
     component, cases, ids, plain = {**MODELS, **SEARCHES}[name]
     named = _named(component, plain, cases, "float32" if name in SEARCHES else "float64")
-    assert each_mentions(named, ids.split(" or ") if ids else [])  # what these cases cannot tell apart
+    assert each_mentions(named, ids.split(" or ") if ids else [])  # ids that these cases cannot tell apart

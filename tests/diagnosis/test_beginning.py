@@ -1,4 +1,4 @@
-"""Where the error of a whole model begins, and its settings and constants: what was planted is said, and nothing else."""
+"""Where the error of a whole model begins, and its settings and constants: a planted bug is reported, and nothing else."""
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -42,12 +42,12 @@ def _evidence(cases: Sequence[Case], change: Change) -> Evidence:
 
 
 def _scaled(where: Callable[[Case, np.ndarray], Any]) -> Change:
-    """Doubles what is at these places `b t`."""
+    """Doubles the values at these positions `b t`."""
     return lambda case, y: np.where(np.broadcast_to(where(case, _positions(case)), y.shape[-3:-1])[..., None], 2 * y, y)
 
 
 def _positions(case: Case) -> np.ndarray:
-    """The position of each token, counted from the first real one."""
+    """Returns the position of each token, counted from the first real one."""
     token_bt = next(case.inputs[side] for side in ("target", "source") if case.inputs.get(side) is not None)
     mask_bt = np.ones(token_bt.shape, bool) if case.real_bt is None else case.real_bt
     return np.maximum(np.cumsum(mask_bt, axis=1) - 1, 0)
@@ -61,7 +61,7 @@ def _left(case: Case) -> bool:
     return case.real_bt is not None and not case.real_bt[:, 0].all()
 
 
-# a mistake -> in words
+# a bug in words -> the change of the logits
 BEGIN: dict[str, Change] = {
     "": lambda case, y: y,
     "from position 0": _scaled(lambda case, position: True),
@@ -129,7 +129,7 @@ def test_nothing_is_said_of_the_cases_of_components_and_of_an_output_that_has_no
 
 
 def _named(family: str, replaces: Mapping[str, Any], *names: str, constants: bool = False, dtype: str = "float64") -> set[str]:
-    """What explains the answers of the reference with these functions in it: the ids, or those of the constants."""
+    """Returns the ids, or those of constants, that explain the outputs of the reference with these functions replaced."""
     cases = _cases(family, names=names, dtype=dtype)
     with patched(replaces), np.errstate(all="ignore"):
         answers = [components.answer(case) for case in cases]
@@ -142,14 +142,14 @@ def _named(family: str, replaces: Mapping[str, Any], *names: str, constants: boo
 
 
 READINGS = {one.id: one for one in readings()}
-# a setting -> the family and the prompt that show it
+# a setting -> the family and the prompt that reveal it
 SHOWN = {
     "rms_norm.epsilon": ("qwen3", "short"), "rms_norm.scale": ("qwen3", "short"), "norm.scale": ("gemma", "short"),
     "rotary_fraction": ("smollm3", "short"), "score_scale": ("gemma2", "short"), "window": ("mistral", "medium"),
     "fused": ("phi3", "short"),
 }  # fmt: skip
 FIRST = ("rms_norm.epsilon=0.001",)
-SAME = {"fused=query value key": {"MHA6"}}  # what has another name, too
+SAME = {"fused=query value key": {"MHA6"}}  # these also have another name
 
 
 def test_every_reading_has_a_family_that_shows_it() -> None:
@@ -162,7 +162,7 @@ def test_another_reading_of_a_folder_is_found(id_: str) -> None:
     assert _named(family, READINGS[id_].replaces, name) == SAME.get(id_, {id_})
 
 
-# a constant, with its value -> the family that has it, and the functions that it replaces
+# a constant, with its value -> the family that has it, and the functions it replaces
 CONSTANTS: dict[str, tuple[str, Mapping[str, Any]]] = {
     "rms_norm.epsilon=0.0007": ("qwen3", {"normalization.rms_norm": on_arguments(epsilon=7e-4)}),
     "rotary.base=123000": ("qwen3", {"rotary.rotary_frequencies": on_arguments(base=123e3)}),
@@ -180,12 +180,12 @@ CONSTANTS: dict[str, tuple[str, Mapping[str, Any]]] = {
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
 @pytest.mark.parametrize("id_", CONSTANTS)
 def test_another_constant_of_a_model_is_found_with_its_value(id_: str, dtype: str) -> None:
-    """In float32 the value has the digits that the answers to several prompts have in common."""
+    """In float32 the value has the digits on which the outputs for several prompts agree."""
     family, replaces = CONSTANTS[id_]
     assert id_ in _named(family, replaces, "short", "batch", constants=True, dtype=dtype)
 
 
-# the variants of ROT1, with the sizes of a Llama at which each is another model
+# the variants of ROT1, with the sizes of a Llama that tell each from the others
 ROTATIONS = {
     one.title: (one, {"head_dim": 12, "num_attention_heads": 8 if "a group" in one.title else 4})
     for one in all_defects()["ROT1"].hypotheses

@@ -1,4 +1,4 @@
-"""A port that `check` does not pass has a finding: diagnosis looks at every case and dtype that check asks."""
+"""A port that fails `check` has a finding: diagnosis covers every case and dtype that check does."""
 
 from pathlib import Path
 
@@ -28,7 +28,7 @@ def layer_norm(case):
     y = normalization.layer_norm(case.parameters, case.inputs["x_btd"], case.config.epsilon)
     return y{}
 """
-# what fails -> the port, the cases that are asked, and the verdict of its finding; None if it conforms
+# the failure -> the port, its cases, and the verdict of the finding; None if it conforms
 PORTS: dict[str, tuple[str, str, set[str] | None]] = {
     "squares that underflow in float32 alone": ("""
 def clip_global_norm(case):

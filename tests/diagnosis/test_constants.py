@@ -1,4 +1,4 @@
-"""Constants: a number that was planted is found, and none is found in noise."""
+"""Constants: a planted number is found, and none is found in noise."""
 
 import dataclasses
 import math
@@ -31,7 +31,7 @@ def _larger_sum(true: Callable[..., Any], logits: np.ndarray, mask: Any = None) 
 
 
 def _zeroed_afterwards(true: Callable[..., Any], logits: np.ndarray, mask: Any = None) -> np.ndarray:
-    """Masked scores are -1e-9, in place of -1e9, and their weights are 0 after the softmax."""
+    """Fills masked scores with -1e-9 instead of -1e9, and zeroes their weights after the softmax."""
     weights = true(logits if mask is None else np.where(mask, logits, -1e-9))
     return weights if mask is None else weights * mask
 
@@ -44,12 +44,12 @@ def _gelu(cubic: float) -> Replaces:
 
 
 def _half_of(only: str = "") -> Replaces:
-    """Half of what sub-layers, or one of them, give is added."""
+    """Adds half of the outputs of sub-layers, or of one of them."""
     half = on_call(lambda name, y_btd, **rest: {"y_btd": y_btd * (1 if only and name != only else 0.5)})
     return {"layers.residual_out": half}
 
 
-# a constant, with its value -> the component, the functions that have it, and where alone they do
+# a constant, with its value -> the component, the functions that have it, and the only places that do
 PLANTED: dict[str, tuple[str, Replaces, str]] = {
     "mask.share=-1e-09": ("multi_head_attention", {"softmax.softmax": _zeroed_afterwards}, ""),
     "softmax.sum=1e-06": ("multi_head_attention", {"softmax.softmax": _larger_sum}, ""),
@@ -66,7 +66,7 @@ PLANTED: dict[str, tuple[str, Replaces, str]] = {
 
 
 def _search(cases: Sequence[Case], replaces: Replaces, noise: float = 0.0) -> Search:
-    """The search behind the answers of the reference with these functions in it, and noise."""
+    """Returns the search on the outputs of the reference with these functions replaced, and noise."""
     rng = np.random.default_rng(0)
     with patched(replaces):
         answers = [components.answer(case) for case in cases]
@@ -97,10 +97,10 @@ def test_noise_has_no_constant_and_a_correct_port_none(component: str) -> None:
 
 
 def test_one_number_is_no_evidence_and_constants_that_give_the_same_answers_are_both_named() -> None:
-    """Some epsilon gives any loss; that labels with id 0 are left out would show in a second case."""
+    """Some epsilon explains any loss; a second case would show that labels with id 0 are ignored."""
     without_0 = {"loss.cross_entropy": on_call(lambda label_bt, **rest: {"mask_bt": label_bt != 0})}
     assert _search([all_by_id()["training_loss/gpt2"].at("float64")], without_0).constants() == []
-    # norm(2 x + y) is norm(x + y / 2) where epsilon is next to nothing
+    # norm(2 x + y) is norm(x + y / 2) for a negligible epsilon
     case = all_by_id()["encoder_layer/post"].at("float64")
     case = dataclasses.replace(case, config=case.config.replace(epsilon=1e-30))
     found = _search([case], _half_of()).constants()
@@ -126,6 +126,6 @@ def _of_width(true: Callable[..., Any], parameters: Any, x_btd: np.ndarray, **na
 def test_a_factor_that_is_a_size_of_each_case_is_found_by_its_name(
     component: str, names: Sequence[str], replaces: Replaces, title: str
 ) -> None:
-    """Of one width in all cases, and of two."""
+    """For one width in all cases, and for two."""
     cases = [all_by_id()[f"{component}/{name}"].at("float64") for name in names]
     assert any(mentions(one.title, title) for (one,) in _search(cases, replaces).constants())

@@ -1,4 +1,4 @@
-"""Changes of the dataflow: what was planted by hand is found and worded, and nothing is found in noise."""
+"""Dataflow changes: a planted change is found and described, and none is found in noise."""
 
 from collections.abc import Callable
 from typing import Any
@@ -22,7 +22,7 @@ PLAIN = [case for case in CASES if case.config.norm_placement == "post" and not 
 
 
 def _layer(case: Case, wrong: str) -> np.ndarray:
-    """A decoder layer after the paper's figure, with one mistake in it."""
+    """Returns a decoder layer as in the paper's figure, with one bug."""
     p: Any = nest(case.parameters)
     x, memory, c = case.inputs["x_btd"], case.inputs["memory_bsd"], case.config
     masks = case.inputs.get("self_mask_bhts"), case.inputs.get("cross_mask_bhts")
@@ -79,7 +79,7 @@ def test_a_change_of_one_layer_is_found_at_its_place() -> None:
 
     def last_but_one(p: Any, x: np.ndarray, *options: Any) -> np.ndarray:
         calls.append(x)
-        return x if len(calls) == 2 else true(p, x, *options)  # the feed-forward's norm in the first layer of the encoder
+        return x if len(calls) == 2 else true(p, x, *options)  # the feed-forward norm of the first encoder layer
 
     with mock.patch.object(normalization, "layer_norm", last_but_one):
         output = components.answer(case)["output"]

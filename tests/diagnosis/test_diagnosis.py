@@ -1,4 +1,4 @@
-"""Diagnosis names what was put in, says when it cannot, and never names what is not there."""
+"""Diagnosis names planted bugs, reports when it cannot, and never names others."""
 
 import contextlib
 import functools
@@ -38,7 +38,7 @@ Write = Callable[[str], str]
 
 @pytest.fixture
 def written(tmp_path: Path) -> Write:
-    """Writes the file of a port."""
+    """Returns a function that writes a port's file."""
 
     def write(text: str) -> str:
         file = tmp_path / "a_port.py"
@@ -50,7 +50,7 @@ def written(tmp_path: Path) -> Write:
 
 @pytest.fixture
 def port(written: Write, monkeypatch: pytest.MonkeyPatch) -> Write:
-    """Writes the file of a port, which is run in this process."""
+    """Returns a function that writes the file of a port, which runs in this process."""
     monkeypatch.setattr(session, "open_worker", InProcess)
     return written
 
@@ -61,7 +61,7 @@ def test_a_wrong_formula_is_named_with_its_fix_and_a_correct_port_gets_no_findin
     assert [(finding.component, finding.verdict, finding.explanations) for finding in findings] == [
         ("layer_norm", "explained", (("NRM1",),))
     ]
-    assert "explain NRM1" in findings[0].text  # a port without a framework
+    assert "explain NRM1" in findings[0].text  # the port has no framework
     assert diagnose(str(TESTS / "ports" / "numpy_function.py")).findings == []
 
 
@@ -106,7 +106,7 @@ FLOAT64, BOTH = '\ndtypes = ("float64",)\n', '\ndtypes = ("float64", "float32")\
 
 
 def norm(result: str = "y", epsilon: str = "case.config.epsilon") -> str:
-    """A layer norm with this epsilon, and what it makes of its result."""
+    """Returns a layer norm with this epsilon and a function applied to its output."""
     return f"""
 def layer_norm(case):
     x = case.inputs["x_btd"]
@@ -116,7 +116,7 @@ def layer_norm(case):
 
 
 def drawing(rate: str, factor: str) -> str:
-    """A layer that multiplies by what it draws where this rate is not 0 and no masks are given."""
+    """Returns a layer that multiplies by its random draws if this rate is not 0 and no masks are passed."""
     return f"""
 def encoder_layer(case):
     y = function_of("encoder_layer")(parameters.nest(case.parameters), case.config, **parameters.nest(case.inputs))
@@ -125,7 +125,7 @@ def encoder_layer(case):
 {FLOAT64}"""
 
 
-# name -> of the one finding the verdict, the names, what it says and what not; and the port
+# name -> of the only finding the verdict, the names, and words the text has and lacks; and the port
 ONE_FINDING: dict[str, tuple[str, tuple[tuple[str, ...], ...], list[str], list[str], str]] = {
     "what nothing explains is unexplained": (
         "unexplained", (), ["none of"], [], norm("(y + 0.01 * np.sin(1000 * y)).astype(y.dtype)"),
@@ -391,7 +391,7 @@ def test_a_search_is_asked_first_in_the_dtype_of_its_cases(port: Write) -> None:
 
 def test_the_limit_is_of_the_searchs_own_processor_time() -> None:
     limit = Deadline(0.05)
-    time.sleep(0.1)  # as while the port computes
+    time.sleep(0.1)  # as if the port were computing
     limit.check()
     before = time.thread_time()
     while time.thread_time() < before + 0.06:
@@ -419,7 +419,7 @@ dtypes = ("float64",)
 
 @pytest.mark.parametrize("masked", [False, True])
 def test_what_no_case_tells_apart_has_no_fix_and_stays_so_in_the_whole(port: Write, masked: bool) -> None:
-    """Cases that all have a mask: without one it shows whether there is no causal mask, or none beside a mask."""
+    """All cases have a mask: only a case without one tells a missing causal mask from one missing when a mask is passed."""
     names = ("post_ragged", "pre_ragged", "final_norm", "pre_norm")
     declared = {(case.id, "float64") for case in suite() if case.name not in names}
     text = WITHOUT_CAUSAL_MASK.replace("MASKED", str(masked))
@@ -556,7 +556,7 @@ dtypes = ("float64",)
 
 
 def _at_last(error: BaseException) -> mock.Mock:
-    """A function that raises the error at its 60th call and after it."""
+    """Returns a function that raises the error from its 60th call on."""
     return mock.Mock(side_effect=itertools.chain(itertools.repeat(None, 59), itertools.repeat(error)))
 
 
@@ -585,7 +585,7 @@ def layer_norm_vjp(case):
     return parameters.flatten(normalization.layer_norm_vjp(**given | {"cotangent": 2 * case.inputs["cotangent"]}))
 """,
 }
-# So often the reference runs at most: for the expectation of one case, and of a search for where the port's choices lead, for where they
+# The most runs of the reference: for the expectation of one case, and of a search for where the port's choices lead, for where they
 # may lead, and once to see that these are the same.
 MOST = {
     "greedy_search": 3 * (1 + len(orders.ORDERS) + tolerance.SEARCHED) + 1,
@@ -626,7 +626,7 @@ def test_three_defects_in_a_torch_model_are_found_through_its_modules() -> None:
     assert (whole.component, whole.verdict) == ("transformer", "explained")
     assert set(whole.explanations[0]) == {"PE2", "NRM1", "MHA11"}
     assert "decoder.layers.0.cross_attention_norm" in next(finding.paths for finding in findings if finding.explanations == (("NRM1",),))
-    assert "    jax: " not in whole.text  # the fix is torch's
+    assert "    jax: " not in whole.text  # the fix is for torch
 
 
 @pytest.mark.conformance
@@ -661,8 +661,8 @@ components = {"feed_forward": lambda config, dtype: Detached(config)}
 def test_the_command_prints_and_writes_the_findings_and_says_that_it_was_stopped(tmp_path: Path) -> None:
     found = invoke("diagnose", TESTS / "support" / "wrong_port.py", "--json", tmp_path / "findings.json")
     assert found.code == 1, found
-    assert not found.err  # nothing is said again there
-    assert not found.out.splitlines()[-1].endswith("(float64)")  # behind the fix
+    assert not found.err  # nothing is repeated there
+    assert not found.out.splitlines()[-1].endswith("(float64)")  # the dtype does not follow the fix
     (finding,) = json.loads((tmp_path / "findings.json").read_text())["findings"]
     assert finding["explanations"] == [["epsilon=outside the root"]]
     assert invoke("diagnose", TESTS / "ports" / "numpy_function.py").code == 0

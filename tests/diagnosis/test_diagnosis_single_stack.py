@@ -1,5 +1,5 @@
-"""Diagnosis of BERT and GPT-2 made of the library transformers, which shares nothing with ours: each mistake gets its name, and none gets
-none."""
+"""Diagnosis of BERT and GPT-2 from the transformers library, which shares no code with ours: each bug is named, and correct models get no
+name."""
 
 import textwrap
 from pathlib import Path
@@ -47,8 +47,8 @@ def wrong(model, config):
 {weights}
 components = {{name: build(name) for name in correct}}
 """
-# name -> the family, the component, the names of which diagnosis must say one alone or all of these, where it
-# first shows in the trace of the modules (empty: it is not asked), and what is done to the model or its axes
+# name -> the family, the component, the names, one or all of which diagnosis must give, where it
+# first shows in the trace of the modules (empty: not traced), and the change of the model or its axes
 MISTAKES: dict[str, tuple[str, str, set[str], str, str]] = {
     "segments dropped": ("bert", "pool", {"SEG1"}, "", "given(model, lambda ids, mask, *rest: (mask, None))"),
     "segments exchanged": ("bert", "masked_language_logits", {"SEG2"}, "", """

@@ -1,4 +1,4 @@
-"""Diagnosis says nothing false: of noise, of crashes, of NaN, and of parts whose difference is undone."""
+"""Diagnosis makes no false claim about noise, crashes, NaN, or parts whose difference is later undone."""
 
 import dataclasses
 import itertools
@@ -38,7 +38,7 @@ def _of(component: str, *names: str) -> list[Case]:
 
 
 def _shifted(reference: Mapping[str, Any], shift: Callable[[np.ndarray], Any]) -> Output:
-    """The floating outputs, changed; the others as they are."""
+    """Changes the floating outputs and keeps the others."""
     return {name: (value + shift(value)).astype(value.dtype) if _floating(value) else value for name, value in reference.items()}
 
 
@@ -47,20 +47,20 @@ def _floating(value: np.ndarray) -> bool:
 
 
 def _sizes(expectations: Mapping[str, tolerance.Expectation] | None) -> list[float]:
-    """0.3, and what is near the tolerance of the altered reference on either side."""
+    """Returns 0.3, and values near the tolerance of the altered reference on either side."""
     bounds = [one.bound for one in (expectations or {}).values() if _floating(np.empty(0, one.dtype)) and np.isfinite(one.bound)]
     return [0.3, *(factor * max(bounds) for factor in (0.3, 1.5) if bounds)]
 
 
 def _wrong(probe: Case, size: float) -> Iterator[Output]:
-    """The reference's answer and a constant, and with noise of that size."""
+    """Adds a constant, and noise of that size, to the reference's output."""
     reference = components.answer(probe)
     yield _shifted(reference, lambda value: size)
     yield _shifted(reference, lambda value: size * np.random.default_rng(0).uniform(-1, 1, value.shape))
 
 
 def _equalled(combination: altered.Combination, probes: list[Case]) -> list[str]:
-    """The outputs that no alteration made, and that are yet explained by one."""
+    """Returns the outputs that no alteration produced but that one explains."""
     found = []
     hypotheses = Hypotheses(probes, [])
     for size in _sizes(altered.expected(combination, probes[0])):
@@ -76,7 +76,7 @@ def _component(defect: Defect) -> str:
 
 
 def _dear(defect: Defect) -> bool:
-    """Whether what shows the defect takes long: gradients and searches."""
+    """Whether the cases that reveal the bug are slow: gradients and searches."""
     return bool(components.forward_of(_component(defect))) or _component(defect) in components.SEARCHES
 
 
@@ -85,14 +85,14 @@ def _probes(defect: Defect, dtype: str, count: int) -> list[Case]:
 
 
 def _short(case: Case) -> Case:
-    """A search for at most three tokens: each of its many orders costs a decoder step a token."""
+    """Limits a search to three tokens: each of its many orders costs a decoder step per token."""
     limit = {name: min(value, 3) for name, value in case.inputs.items() if name == "strategy.max_new_tokens"}
     limit |= {name: value[:, :3] for name, value in case.inputs.items() if name == "uniform_bn" and limit}
     return dataclasses.replace(case, inputs=case.inputs | limit)
 
 
 def _with(id_: str, probes: Sequence[Case]) -> list[Output]:
-    """The answers of a port that has the defect."""
+    """Returns the outputs of a port with the bug."""
     return [answer for answer in mutation.as_port((DEFECTS[id_],), probes) if answer]
 
 
@@ -132,7 +132,7 @@ def test_what_is_said_to_draw_at_random_does_and_nothing_else(id_: str) -> None:
 
 
 def test_a_tolerance_wider_than_the_error_supports_nothing_and_is_said() -> None:
-    """The constant rows of a layer norm without mean: NRM1 makes of them what rounding makes of zero."""
+    """The constant rows of a layer norm without mean: NRM1 turns them into what rounding makes of zero."""
     probes = [case.at("float32") for case in _of("layer_norm")]
     answers = _with("NRM1", probes)
     evidence = Evidence(Hypotheses(probes, [DEFECTS["NRM1"]]), answers)
@@ -197,7 +197,7 @@ def _positions(*batches: int, width: int = 13) -> list[Case]:
 
 
 def _windowed(*batches: int) -> list[Case]:
-    """The same with local layers, whose window the length of the third batch is."""
+    """Returns the same with local layers, whose window is the length of the third batch."""
     local = {"layer_pattern": ("local",), "window": 5}
     return [dataclasses.replace(case, config=case.config.replace(**local)) for case in _positions(*batches)]
 
@@ -218,7 +218,7 @@ def _dropped(cases: list[Case], rate: float) -> list[Case]:
         (_windowed(4, 6), _windowed(1, 3), "only where target length is above the window"),
         (_positions(2, 5), _positions(2, 7, 3), ""),
         (_positions(1, 3), [], ""),
-        (_dropped(_positions(2, 3), 0.3), _positions(2, 3), ""),  # a rate that nothing is drawn with is no cause
+        (_dropped(_positions(2, 3), 0.3), _positions(2, 3), ""),  # a rate without draws is no cause
     ],
 )  # fmt: skip
 def test_where_a_port_fails_is_a_property_of_all_its_failures_and_of_nothing_else(
@@ -262,7 +262,7 @@ def test_what_is_explained_in_part_is_said_with_what_explains_the_same() -> None
     answers[right] = components.answer(known.probes[right])
     text = written.partly([(DEFECTS["NRM23"],)], [(DEFECTS["NRM23"],)], Evidence(known, answers))
     assert "layer_norm/plain" in text and "layer_norm/square" in text
-    # Fills of -1e4 and -1e9 in all answers but one, which is wrong otherwise
+    # Fills of -1e4 and -1e9 in all outputs except one, which is incorrect in another way
     known = Hypotheses([case.at("float64") for case in _of("multi_head_attention")][:8], [DEFECTS["ATT12"], DEFECTS["ATT13"]])
     answers = _with("ATT13", known.probes)
     evidence = Evidence(known, answers)

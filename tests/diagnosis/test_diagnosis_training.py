@@ -1,4 +1,4 @@
-"""What the wrong answers of losses, optimisers and searches have in common."""
+"""Patterns that the incorrect outputs of losses, optimizers and searches share."""
 
 import itertools
 from collections.abc import Callable
@@ -29,12 +29,12 @@ def _same_ids(case: Case, right: Outputs) -> Outputs:
 
 
 def _later(case: Case, right: Outputs) -> Outputs:
-    """Another rate where the reference's falls."""
+    """Replaces the rate where the reference's falls."""
     late = np.asarray(case.inputs["step"]) > case.inputs["warmup"]
     return {"output": np.asarray(np.where(late, 0.9 * right["output"], right["output"]))}
 
 
-# component, what is wrong, and the sentences that say so
+# component, the fault, and the sentences that describe it
 COMMON: dict[str, tuple[str, Callable[[Case, Outputs], Outputs], list[str]]] = {
     "longer steps": ("decode_in_steps", _longer_steps, ["step is longer"]),
     "ids": ("greedy_search", _same_ids, ["ids differ … log-probabilities", "first token"]),

@@ -1,4 +1,4 @@
-"""The first divergence: nothing in correct ports, and the right component in wrong ones, forward and backward."""
+"""The first divergence: none in correct ports, and the right component in incorrect ones, forward and backward."""
 
 import contextlib
 import functools
@@ -29,7 +29,7 @@ from rosettaformer.judge.suite import all_cases
 
 FRAMEWORK = {"torch": "torch", "tf": "tensorflow", "jax": "flax", "handwritten": "torch"}
 WHOLE, STACK = "transformer/nn_transformer", "encoder/final_norm"
-# A model of torch under other names, and an encoder of our own ports, each with a mistake of choice.
+# A torch model under other names, and an encoder of our own ports, each with a chosen bug.
 PORTS = {
     "handwritten": f"""
 import os, signal, sys, time
@@ -76,7 +76,7 @@ def build(config, dtype):
 components = {"encoder": build}
 """,
 }
-ROWS, UNTRACED = 28, ("source_embedding", "encoder", "target_embedding", "decoder")  # of the model of torch
+ROWS, UNTRACED = 28, ("source_embedding", "encoder", "target_embedding", "decoder")  # values for the torch model
 EMBEDDINGS = "module_paths = (*module_paths, ('source_embedding', 'src_embed'), ('target_embedding', 'tgt_embed'))"
 POSITIONS = "model.embed = lambda table, tokens: table(tokens) * config.model_width**0.5 + "
 FEED_FORWARD = "decoder.ffn.register_forward_hook(lambda *given: "
@@ -130,7 +130,7 @@ def fitted(name: str, config: str) -> Case:
 
 
 def asked(worker: Worker, name: str) -> Case:
-    """The case, with the config that the worker's port fixes."""
+    """Returns the case with the config that the worker's port fixes."""
     return fitted(name, json.dumps(worker.greeting[1]["config"]))
 
 
@@ -141,7 +141,7 @@ def diverged(port: str, name: str, dtype: str, limit: float = 120.0, start: Call
 
 @functools.cache
 def handwritten(mistake: str, dtype: str, more: str = "") -> Divergence:
-    """Where the model of torch diverges with the mistake; more: the end of the port's file."""
+    """Returns where the torch model with the bug diverges; more: lines appended to the port's file."""
     with tempfile.TemporaryDirectory() as folder:
         return diverged(port_file(Path(folder), "handwritten", mistake, more), WHOLE, dtype)
 
@@ -151,7 +151,7 @@ def rows(found: Divergence | Backward) -> dict[str, Any]:
 
 
 def first(found: Divergence | Backward) -> str | None:
-    """The path of the first divergence; None if there is none."""
+    """Returns the path of the first divergence; None if there is none."""
     return found.first and found.first.path
 
 
@@ -232,7 +232,7 @@ def test_a_component_that_fails_within_one_that_agrees_is_none_and_the_same_embe
     [("cross query", "decoder.layers.0"), ("raises", "decoder.layers.0.feed_forward"), ("float32 positions", ""), ("halves", "")],
 )
 def test_what_the_next_step_undoes_is_not_named_where_another_is_wrong(mistake: str, path: str) -> None:
-    """sqrt(d) after the embedding, in a model that has a mistake of its own, in the very sum that follows among others."""
+    """sqrt(d) after the embedding, in a model with its own bug, which may be in the sum that follows."""
     found = handwritten(mistake, "float64", EMBEDDINGS)
     assert first(found) == path
     for name in ("source_embedding", "target_embedding"):
@@ -321,7 +321,7 @@ def test_the_gradients_of_our_own_ports_do_not_diverge(port: str, case: str, dty
 def test_a_gradient_that_is_stopped_is_found_where_it_stops(written: Write, kind: str, mistake: str, dtype: str, path: str) -> None:
     found = _backward(written(kind, mistake), WHOLE if kind == "handwritten" else STACK, dtype)
     assert first(found) == path and found.sentence.startswith(f"{path}: "), found.sentence
-    end = "x allowed)" if kind == "handwritten" else "between them"  # our own ports trace a dropout within
+    end = "x allowed)" if kind == "handwritten" else "between them"  # our own ports also trace the dropout in between
     assert found.sentence.endswith(end)
     console = Console(file=io.StringIO(), width=200)
     render_backward(console, found)

@@ -1,4 +1,4 @@
-"""`rosettaformer explain`, as a user calls it."""
+"""`rosettaformer explain` as a user runs it."""
 
 import contextlib
 import functools
@@ -47,7 +47,7 @@ def test_without_an_id_it_lists_every_defect() -> None:
     assert "(unobservable)" in next(line for line in lines if "PE12" in line.split())
 
 
-# Every defect's effect is measured by test_defects; a page measures it anew.
+# test_defects measures the effect of every known bug; a page measures it again.
 EVERY_SIXTH = [pytest.param(id_, marks=pytest.mark.conformance if n % 72 else ()) for n, id_ in enumerate(DEFECTS) if n % 6 == 0]
 
 
@@ -97,7 +97,7 @@ def test_an_unknown_id_is_one_message_that_names_the_nearest(wrong: str, hint: s
 
 
 def _seen(one: Defect, case: Case) -> set[str]:
-    """What an alteration changes of the functions that it replaces: names of their arguments, and `result`."""
+    """Returns what an alteration changes in the functions it replaces: argument names and `result`."""
     outside: list[tuple[dict[str, Any], Any]] = []
     inside: list[tuple[dict[str, Any], Any]] = []
 
@@ -126,7 +126,7 @@ def _equal(one: Any, other: Any) -> bool:
 
 
 def test_what_only_reads_parameters_otherwise_says_that_they_may_be_loaded_so() -> None:
-    """There a fix in the code is none where the code is right."""
+    """The weights may be loaded that way; if the code is correct, changing it is no fix."""
     smallest: dict[str, list[Case]] = {}
     forward = (case for case in suite() if case.component in FORWARD and case.parameters)
     for case in sorted(forward, key=lambda case: sum(np.size(value) for value in case.parameters.values())):
@@ -154,7 +154,7 @@ def test_where_else_a_mistake_may_be_is_said_below_its_fix_and_on_its_page() -> 
 
 @pytest.mark.parametrize("field", ["epsilon", "activation"])
 def test_a_choice_of_the_config_may_be_declared_otherwise(field: str) -> None:
-    """Where the code is right and `config` is not, no code is to be changed."""
+    """If the code is correct and `config` is not, the code needs no change."""
     settings = [one for id_, one in all_settings().items() if id_.startswith(f"{field}=") and "root" not in id_ and "float32" not in id_]
     assert settings
     assert {one.elsewhere for one in settings} == {CONFIGURED}

@@ -1,4 +1,4 @@
-"""An alteration at one place: only there, and every place that can be told from the others is found."""
+"""An alteration at one place changes only that place, and every distinguishable place is found."""
 
 from dataclasses import replace
 
@@ -71,7 +71,7 @@ def _evidence(cases: list[Case], alterations: list[Alteration], *planted: Altera
 
 
 def test_a_place_is_no_narrower_than_the_answers_that_fail_show() -> None:
-    """Padding of the target is in models of one decoder layer alone: nothing says that it is the last one's mask."""
+    """Only models of one decoder layer have target padding, so nothing shows that the mask is the last layer's."""
     names = ("ragged", "left_padding", "nn_transformer")
     cases = [all_by_id()[f"transformer/{name}"].at("float64") for name in names]
     assert {case.config.decoder_layers for case in cases} == {1, 2}

@@ -1,4 +1,4 @@
-"""Of two explanations that are the same on the cases, the plainer is said; and every fix fits the places of its bug."""
+"""The plainer of two equivalent explanations is reported, and every fix fits the places of its bug."""
 
 import re
 
@@ -23,7 +23,7 @@ def _first_row_is_full(case):
 
 @pytest.fixture(scope="module")
 def evidence() -> Evidence:
-    """A multi-head attention that ignores its mask, on cases whose first row has no padding."""
+    """Returns evidence of an attention that ignores its mask, on cases whose first row has no padding."""
     cases = [case for case in all_by_id().values() if case.component == "multi_head_attention"]
     probes = [case.at("float64") for case in cases if _first_row_is_full(case)][:2]
     one = ignored(probes)["mask_bhts"]
@@ -59,5 +59,5 @@ def test_the_fix_of_what_may_be_around_any_sublayer_shows_no_other_one(id_: str)
 
 @pytest.mark.parametrize("framework", ["torch", "tf", "jax"])
 def test_a_fix_shows_everything_that_a_variant_may_have_wrong(framework: str) -> None:
-    assert "10000" in DEFECTS["PE4"].fix[framework]  # the timescales, not the layout alone
-    assert "left" in DEFECTS["PE13"].fix[framework]  # the padding, not the cache alone
+    assert "10000" in DEFECTS["PE4"].fix[framework]  # the timescales, not only the layout
+    assert "left" in DEFECTS["PE13"].fix[framework]  # the padding, not only the cache

@@ -1,4 +1,4 @@
-"""Symptoms: what was planted in an output is found and rightly worded; noise and correct ports get none."""
+"""Symptoms: a planted change of an output is found and described correctly; noise and correct ports have none."""
 
 import dataclasses
 import functools
@@ -30,7 +30,7 @@ from rosettaformer.judge.expectation.patching import patched
 
 Outputs = dict[str, np.ndarray]
 Plant = Callable[[Case, np.ndarray], np.ndarray]
-STRONG = 80  # what says all of the output
+STRONG = 80  # coverage at which a symptom describes the whole output
 SEEDS = st.integers(0, 2**32 - 1)
 few = settings(max_examples=8, deadline=None)
 
@@ -59,7 +59,7 @@ def _planted(cases: Sequence[Case], plant: Plant, output: str = "output") -> lis
 
 
 def _said(component: str, plant: Plant, output: str = "output") -> list[Symptom]:
-    """What is said of the suite's cases of a component, in whose output something was planted."""
+    """Returns the symptoms of a component's cases with a planted change in their outputs."""
     cases, clean = _suite(component)
     return describe(cases, _planted(cases, plant, output), clean=clean)
 
@@ -69,9 +69,9 @@ def _softmax(x: np.ndarray, axis: int = -1) -> np.ndarray:
     return exponential / exponential.sum(axis, keepdims=True)
 
 
-# --- none where there is none
+# --- no symptoms without a change
 
-# another division of a model is made of the same parts
+# the same parts make up another division of the model
 FORWARD = [pytest.param(name) for name in components.FORWARD]
 FORWARD = [conformance(one) if components.is_layout(one.values[0]) else one for one in FORWARD]
 
@@ -116,7 +116,7 @@ def test_noise_on_random_configurations_gets_none(seed: int, component: str, siz
     assert [one for one in describe(cases, answers) if one.specificity >= STRONG] == []
 
 
-# --- what is planted is found: random configurations
+# --- a planted change is found: random configurations
 
 PLANTS: dict[str, tuple[str, Plant]] = {
     "times sqrt(model_width)": ("times sqrt(model_width)", lambda case, value: value * case.config.model_width**0.5),
@@ -222,7 +222,7 @@ def _by_placement(case: Case, value: np.ndarray) -> np.ndarray:
     return -value if case.config.norm_placement == "post" else np.cumsum(value, 1)
 
 
-# component, what is planted, and what one symptom says
+# component, planted change, and the text of one symptom
 PARTIAL: list[tuple[str, Plant, str]] = [
     ("transformer", lambda case, y: y.swapaxes(0, 1), "batch and positions exchanged"),
     ("transformer", _nan_at_padding, "NaN … `target`"),
@@ -243,7 +243,7 @@ def test_what_is_wrong_in_a_part_of_the_output_is_said(component: str, plant: Pl
 
 
 def _own_layer(case: Case, mistake: str) -> np.ndarray:
-    """An encoder layer as a tutorial has it, with one mistake."""
+    """Returns an encoder layer as in a tutorial, with one bug."""
     p: Any = nest(case.parameters)
     x, mask, epsilon = case.inputs["x_btd"], None if mistake == "mask" else case.inputs.get("mask_bhts"), case.config.epsilon
     h = normalization.layer_norm(p["self_attention_norm"], x + flat.multi_head_attention(p["self_attention"], x, x, mask), epsilon)

@@ -1,4 +1,4 @@
-"""The search behind diagnosis: from outputs alone it names what was put in, and nothing else."""
+"""The search behind diagnosis: from outputs only, it names the planted bug and nothing else."""
 
 import dataclasses
 from collections.abc import Callable
@@ -25,15 +25,15 @@ from rosettaformer.judge.diagnosis.hypotheses import Hypotheses
 from rosettaformer.judge.expectation import components
 
 DEFECTS = all_defects()
-# those of searches, whose cases are in float32, are planted in test_alterations
+# bugs of searches, whose cases are in float32, are planted in test_alterations
 SETTINGS = {id_: one for id_, one in all_settings().items() if one.component not in components.SEARCHES}
-one_process = pytest.mark.xdist_group("mutation")  # these share hypotheses that take minutes
+one_process = pytest.mark.xdist_group("mutation")  # these share hypotheses that take minutes to compute
 
 
 @pytest.mark.conformance
 @one_process
 def test_a_defect_is_named_from_the_outputs_of_its_component_and_never_wrongly_from_logits() -> None:
-    """Every twelfth; `make evidence STEP=mutation` takes all."""
+    """Tests every twelfth bug; `make evidence STEP=mutation` tests all."""
     for id_ in ("ATT3", "NRM2", "PE2", *(one.id for one in mutation.observable()[::12])):
         *_, own, whole = mutation.single_row(id_)
         assert own.alone, id_
@@ -48,7 +48,7 @@ def test_pairs_in_different_components_are_named_from_logits() -> None:
 
 
 def _under_a_condition(mistake: Any) -> Evidence:
-    """A decoder layer that has a mistake where it is post-norm, and is right where it is pre-norm."""
+    """Returns a decoder layer that has a bug if it is post-norm and is correct if it is pre-norm."""
     cases = [case for case in mutation.nothing_wrong("decoder_layer", "float64").probes if "keep" not in case.name][:8]
     with mutation.injected(mistake):
         wrong = mutation.as_port((), cases)
@@ -84,7 +84,7 @@ def test_correct_configurations_get_no_name() -> None:
 def searched(setting: Alteration, component: str) -> Evidence:
     candidates = mutation.hypotheses(component, "float64")
     answers = mutation.as_port((setting,), candidates.probes)
-    if None in answers:  # a case that the setting ends, such as one whose keep masks have another length
+    if None in answers:  # a case that the setting makes fail, such as one whose keep masks have another length
         candidates = Hypotheses([case for case, answer in zip(candidates.probes, answers, strict=True) if answer], [], [setting])
     return Evidence(candidates, [answer for answer in answers if answer])
 
@@ -94,7 +94,7 @@ def test_every_setting_alters_some_case_and_is_found_where_no_defect_is_the_same
     id_: str, record_property: Callable[[str, object], None]
 ) -> None:
     setting = SETTINGS[id_]
-    searches = (searched(setting, component) for component in (setting.component, *mutation.MODELS))  # some show in whole models only
+    searches = (searched(setting, component) for component in (setting.component, *mutation.MODELS))  # some show only in whole models
     evidence = next((evidence for evidence in searches if evidence.failing), None)
     assert evidence, "the setting alters no case"
     named = {one.id for (one,) in Search(evidence).explain()}
@@ -117,7 +117,7 @@ def test_several_that_cannot_be_told_apart_are_all_named_with_what_would_separat
 
 
 def test_what_two_alterations_answer_alike_is_seen_without_an_expectation() -> None:
-    """Among all cases of the suite one is sought that tells two apart, and most of them do not."""
+    """A case that tells two alterations apart is sought in the whole suite; most cases do not."""
     case = all_by_id()["softmax/large_masked"].at("float32")
     alike, other = (DEFECTS["ATT13"],), (mutation.larger("softmax.softmax", 1 + 2.0**-23),)
     with mock.patch.object(altered, "expected", side_effect=altered.expected) as expected:
@@ -173,7 +173,7 @@ LAYER_NORM = [
 
 
 def _without_epsilon(case: Case, constant: float, error: float = 0.0) -> np.ndarray:
-    """The norm of a case without epsilon, in which rows that are constant become this number, and long ones have an error."""
+    """Returns a case's norm without epsilon: constant rows become this number, and long rows have an error."""
     x, deviation = case.inputs["x_btd"], case.inputs["x_btd"].std(axis=-1, keepdims=True)
     with np.errstate(all="ignore"):
         normalised = (x - x.mean(axis=-1, keepdims=True)) / deviation
@@ -204,7 +204,7 @@ def test_rows_left_to_rounding_say_nothing_and_wrong_ones_do() -> None:
 
 @pytest.mark.parametrize("change", ["centred", "standardised"])
 def test_a_norm_that_changes_its_input_in_place_is_named(change: str) -> None:
-    """A pre-norm layer in plain NumPy, whose norm writes where x is."""
+    """A pre-norm layer in plain NumPy whose norm overwrites x."""
     true = normalization.layer_norm
 
     def in_place(p: Any, x: np.ndarray, epsilon: float, *flags: bool) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""Every fault of a mesh's devices is named from its answers, and nothing else is given a name."""
+"""Every fault on a mesh is named from its outputs, and nothing else is named."""
 
 import dataclasses
 import functools
@@ -28,7 +28,7 @@ from rosettaformer.judge.suite.meshes import mesh_cases
 MESH = "data=2,model=4"
 OLMO = ("transformer/sharded_olmo2", "transformer_vjp/sharded_olmo2")
 LOSS = ("training_loss_vjp/sharded_gpt2", "training_loss/sharded_gpt2", "transformer/sharded_gpt2")
-# what shows a fault, where olmo2 does not: biases, a loss, ties, dropout, clipping
+# cases that reveal a fault if olmo2 does not: biases, a loss, ties, dropout, clipping
 SHOWN_BY = {
     "SHD4": ("transformer/sharded_gpt2", "transformer_vjp/sharded_gpt2"),
     "SHD6": ("transformer_vjp/sharded_qwen3",),
@@ -42,9 +42,9 @@ SHOWN_BY = {
 MESHES = dict.fromkeys(("SHD16", "SHD24"), "data=2,model=2") | dict.fromkeys(("SHD18", "SHD19", "SHD20"), "data=3,model=2")
 HYPOTHESES = [one for fault in all_faults().values() for one in fault.hypotheses]
 FIRSTS = [next(one for one in HYPOTHESES if one.id == id_) for id_ in ("SHD4", "SHD19")]
-# words of the titles of variants that no case of the suite, or not that mesh, tells from another one
+# title words of variants that the suite's cases, or that mesh, cannot tell from another variant
 ALIKE = {
-    "key norms use": None,  # key heads are fewer than model
+    "key norms use": None,  # there are fewer key heads than devices on the model axis
     "and of their input": ("SHD1",),
 }
 
@@ -84,7 +84,7 @@ PLACES = [
     ("decoder.layers.1.feed_forward", "SHD1", "decoder.layers.1.feed_forward_norm.offset"),
     conformance("feed_forward", "SHD1", "decoder.layers.1.feed_forward_norm.offset"),
     conformance("self_attention", "SHD1", "decoder.layers.1.self_attention_norm.offset"),
-    conformance("feed_forward_norm and self_attention_norm", "SHD17", ""),  # without the last one of all
+    conformance("feed_forward_norm and self_attention_norm", "SHD17", ""),  # without the last norm
 ]
 
 
@@ -97,7 +97,7 @@ def test_a_fault_at_some_places_is_named_there(place: str, id_: str, first: str)
     assert all(any(words in line for line in found.lines) for words in (place, first))
 
 
-# where alone a fault is, the tables that are whole, and what is said of them: the gradient of the logits shows whether they are
+# the only place of a fault, the unsplit tables, and the description: the gradient of the logits shows whether tables are unsplit
 BOTH = ("embeddings", "logits")
 WHOLE = [
     ("self_attention", ("embeddings",), OLMO, "embeddings whole over model"),

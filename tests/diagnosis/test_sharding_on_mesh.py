@@ -1,4 +1,4 @@
-"""The diagnosis of a port on a mesh: one finding for one fault, what processes that disagree gave, and what remains when time is up."""
+"""Diagnosis of a port on a mesh: one finding per fault, the outputs of processes that disagree, and the rest after a timeout."""
 
 import dataclasses
 import sys
@@ -31,7 +31,7 @@ Answer = tuple[str, Any]
 
 
 class Worker:
-    """A port that gives what a function says; processes that disagree give `apart`."""
+    """A port that returns a function's result; disagreeing processes return `apart`."""
 
     greeting = Kind.READY, {"dtypes": ["float64"], "modes": ["eager"], "components": (), "on_mesh": True, "config": {}, "loaded": "jax"}
     port, left = "a port", 0

@@ -1,4 +1,4 @@
-"""Sharded ports as users write them: the right ones conform on every mesh, and the mistakes in them are caught and named."""
+"""Sharded ports as users write them: the correct ones conform on every mesh, and their planted bugs are caught and named."""
 
 import dataclasses
 from pathlib import Path
@@ -27,7 +27,7 @@ def test_a_right_port_is_not_accused(port: str, mesh: str, tmp_path: Path) -> No
 @pytest.mark.conformance
 def test_a_right_port_whose_tables_are_whole_is_not_accused(tmp_path: Path) -> None:
     one = planted()["whole_tables"]
-    found, what = judged(dataclasses.replace(one, edits=one.edits[1:]), tmp_path)  # without the mistake
+    found, what = judged(dataclasses.replace(one, edits=one.edits[1:]), tmp_path)  # without the bug
     assert what is None and all(reply.outputs for reply in found)
 
 

@@ -1,4 +1,4 @@
-"""The reference on a mesh: devices that exchange what they must compute what one device computes."""
+"""The reference on a mesh: devices that exchange the required data compute the same as one device."""
 
 import dataclasses
 from collections.abc import Collection
@@ -21,7 +21,7 @@ FIRST = (
 
 
 def _differ(case: Case, whole: Collection[str] = ()) -> list[str]:
-    """The outputs of the devices that differ from those of one by more than roundings of the largest number."""
+    """Returns the devices' outputs that differ from those of a single device by more than rounding of the largest number."""
     found, right = answer(case, whole=whole), components.answer(case)
     assert found.keys() == right.keys()
     largest = max(float(np.abs(value).max(initial=0)) for value in right.values())

@@ -1,4 +1,4 @@
-"""Mistakes that were written without sight of the catalogue: caught, named or described, and never named wrongly."""
+"""Bugs written without sight of the catalogue: caught, named or described, and never misnamed."""
 
 from pathlib import Path
 
@@ -17,7 +17,7 @@ SAMPLE = [pytest.param(mistake, id=mistake.id) for mistake in MISTAKES[EVERY // 
 
 @pytest.mark.parametrize("mistake", SAMPLE)
 def test_a_mistake_is_named_or_described(mistake: wild.Mistake, tmp_path: Path) -> None:
-    """`make evidence STEP=wild` takes all."""
+    """Tests a part; `make evidence STEP=wild` tests all."""
     said = wild.say(mistake, tmp_path)
     assert said.accepted and not said.wrong
 

@@ -1,4 +1,4 @@
-"""What the tests of the guide share: what the snippets give, measured once, and the site."""
+"""Fixtures of the guide's tests: the results of snippets, measured once, and the site."""
 
 import json
 from pathlib import Path
@@ -23,7 +23,7 @@ EXECUTED = [
 
 @pytest.fixture(scope="session")
 def measured() -> Measured:
-    """What the snippets of a few rows give, executed in this process, and made-up values that fit the other rows: a test of kind
+    """Returns the results of a few rows' snippets, executed in this process, and made-up values for the other rows: a test of kind
     conformance executes all.
     """
     values, servers = made_up_values(), {framework: Server(framework) for framework in FRAMEWORKS}
@@ -36,8 +36,8 @@ def measured() -> Measured:
 
 @pytest.fixture(scope="session")
 def guide(tmp_path_factory: pytest.TempPathFactory, measured: Measured) -> Path:
-    """The site with the figures of made-up results, of forward passes in torch alone, and with the effects of two defects: the core cases
-    are run by other tests, and the command in a test of kind conformance."""
+    """Builds the site with made-up results, forward passes in torch only, and the effects of two known bugs: other tests run
+    the core cases, and a test of kind conformance runs the command."""
     out = tmp_path_factory.mktemp("guide") / "site"
     known = {identity: defects.effects(identity) for identity in ("MHA11", "NRM1")}
     with (
@@ -53,6 +53,6 @@ def guide(tmp_path_factory: pytest.TempPathFactory, measured: Measured) -> Path:
 
 @pytest.fixture(scope="session")
 def index(guide: Path) -> dict[str, set[tuple[str, str]]]:
-    """What the search finds each page by: its names with their fragments."""
+    """Returns the search's names of each page, with fragments."""
     text = (guide / "assets" / "index.js").read_text(encoding="utf-8").partition("\n")[0].removeprefix("window.INDEX = ").rstrip(";")
     return {path: {(name, fragment) for name, fragment in names} for _, path, _, _, names in json.loads(text)}

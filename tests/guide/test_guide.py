@@ -1,4 +1,4 @@
-"""The porting guide, built as a user builds it, and read in a real browser."""
+"""The porting guide, built as a user builds it and read in a real browser."""
 
 import contextlib
 import functools
@@ -37,7 +37,7 @@ KINDS = [f"{name}.html" for name in [
     "models/index", "models/bert", "tutorials/index", "tutorials/add-a-backend", "tutorials/the-port-file",
 ]]  # fmt: skip
 QUICK = ("index.html", "components/layer_norm.html", "defects/MHA11.html")
-PLACES = [(1440, "light"), (390, "dark")]  # widths and schemes
+PLACES = [(1440, "light"), (390, "dark")]  # widths and colour schemes
 OTHERS = [(1440, "dark"), (768, "light"), (768, "dark"), (390, "light")]
 pytestmark = pytest.mark.xdist_group("guide")  # measured and built once
 
@@ -76,10 +76,10 @@ def blocks(page: str) -> Iterator[tuple[str, str]]:
 
 @functools.cache
 def source_of(origin: str) -> str:
-    """The text of a file of the project."""
-    if origin == "rosettaformer/guide/translation/snippets.py":  # what the snippets of a framework take for granted
+    """Returns the text of a file of the project."""
+    if origin == "rosettaformer/guide/translation/snippets.py":  # the preamble of a framework's snippets
         return "\n".join(line for lines in IMPORTS.values() for line in lines)
-    if origin.endswith("#final"):  # what a tutorial has made of a file, by git
+    if origin.endswith("#final"):  # a tutorial's final state of a file, from git
         folder, name = origin.removesuffix("#final").split("/")[-2:]
         page = next(page for page in all_pages().values() if page.values["session"].folder == folder)
         with tempfile.TemporaryDirectory() as place:
@@ -98,12 +98,12 @@ def source_of(origin: str) -> str:
 
 
 def tables_of(commands: dict[str, Any]) -> list[dict[str, str]]:
-    """The tables of a tutorial's commands."""
+    """Returns the tables of a tutorial's commands."""
     return [table for name, table in commands.items() if name != "names"] + [*commands.get("names", {}).values()]
 
 
 def stands_in(text: str, source: str) -> bool:
-    """Whether the lines of the text stand in the source in this order: a page takes indentation and docstrings away."""
+    """Whether the source contains the text's lines in this order: a page removes indentation and docstrings."""
     lines = iter([line.strip() for line in source.splitlines()])
     return all(line.strip() in lines for line in text.splitlines() if line.strip())
 
@@ -144,7 +144,7 @@ def test_the_search_leads_there_by_keyboard(driver: Any, guide: Path, query: str
 
 
 def found(driver: Any, query: str, options: str = "#found [role=option]") -> list[str]:
-    """Where the results of a query lead, in the order that is shown."""
+    """Returns the targets of a query's results, in the displayed order."""
     box = driver.find_element("id", "search")
     box.clear()
     box.send_keys(query)
@@ -152,7 +152,7 @@ def found(driver: Any, query: str, options: str = "#found [role=option]") -> lis
 
 
 def test_the_search_has_components_first_and_near_terms_where_there_is_none(driver: Any, guide: Path) -> None:
-    for pair in ("keras-to-pytorch", "pytorch-to-flax"):  # the direction that was read last
+    for pair in ("keras-to-pytorch", "pytorch-to-flax"):  # the direction read last
         with visited(driver, guide / "translate" / f"{pair}.html"):
             pass
         with visited(driver, guide / "index.html"):
@@ -163,7 +163,7 @@ def test_the_search_has_components_first_and_near_terms_where_there_is_none(driv
         results = driver.find_elements("css selector", "#found > *")
         assert [result.get_attribute("role") for result in results] == ["option", "group", "group"]
         ways = results[1].find_elements("css selector", "a[role=option]")
-        assert len(ways) == 5  # the directions in which PyTorch is, and from NumPy
+        assert len(ways) == 5  # the directions from or to PyTorch, and from NumPy
         assert violations(driver) == []
         next(way for way in ways if way.text == "PyTorch to Flax").click()
         assert driver.current_url.endswith("translate/pytorch-to-flax-layers.html#layer-norm")
@@ -187,7 +187,7 @@ SOUGHT = {
     "key-value cache": "components/decode_in_steps.html",
     "padding-mask": "components/padding_mask.html",
     "how to convert weights": r"translate/[a-z-]+\.html#layouts",
-    "RMSNorm half precision": r"translate/[a-z-]+\.html#rms-norm",  # of other words for a part of it
+    "RMSNorm half precision": r"translate/[a-z-]+\.html#rms-norm",  # found by other words for a part of it
     "rotary base": "components/config.html#rotary_base",
     "nnx.split": r"translate/[a-z-]+\.html#structure-and-values",
     "convert keras to pytorch": "translate/keras-to-pytorch.html$",
@@ -202,7 +202,7 @@ SOUGHT = {
 def test_the_search_knows_other_words_and_has_pages_for_users_first(
     driver: Any, guide: Path, index: dict[str, set[tuple[str, str]]]
 ) -> None:
-    """Every synonym leads to a page of its thing; a topic is on a page of every direction."""
+    """Every synonym leads to a page on its subject; a topic is on a page of every direction."""
     script = """return arguments[0].map(query => {
       box.value = query;
       box.dispatchEvent(new Event("input"));
@@ -319,7 +319,7 @@ def test_the_models_snippets_agree_with_the_libraries(name: str) -> None:
     assert ran.returncode == 0, ran.stderr
     errors = {line.split()[0]: float(line.split()[1]) for line in ran.stdout.splitlines()}
     assert set(errors) == {"numpy", *FRAMEWORKS}
-    assert max(errors.values()) < 2e-6  # of float32 logits of size 1, after two layers
+    assert max(errors.values()) < 2e-6  # float32 logits of size 1, after two layers
 
 
 def test_a_models_page_begins_with_its_tensors(guide: Path) -> None:
@@ -334,7 +334,7 @@ def test_a_models_page_explains_every_key_of_its_config_json(guide: Path) -> Non
     for name, family in (("llama3", "llama"), ("gpt2", "gpt2"), ("bert", "bert")):
         rows, own = rows_of(guide, name), FAMILIES[family]
         assert [*rows] == [*(entry.name for entry in own.entries), *(key for joint in own.joints for key in joint.entries)]
-        for key, row in rows.items():  # what is deciding has a field, whose page says the rest, and a component that it acts in
+        for key, row in rows.items():  # decisive entries have a field with a linked page, and an affected component
             assert "decides with" in row or ("components/config.html#" in row and len(re.findall("<td>", row)) == 5), key
     cells = {key: re.findall("<t[dh][^>]*>(.*?)</t[dh]>", row) for key, row in rows_of(guide, "llama3").items()}
     wanted = {"num_key_value_heads": "multi_head_attention 8", "rope_theta": "rotary_embedding 500000.0"}

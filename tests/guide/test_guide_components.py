@@ -1,4 +1,4 @@
-"""The pages of components: equations that parse, sources that are whole and in order, figures and names that are true."""
+"""The pages of components: equations parse, sources are complete and in order, figures and names are true."""
 
 import ast
 import dataclasses
@@ -66,9 +66,9 @@ def test_every_equation_is_well_formed_mathml_with_all_of_its_names() -> None:
 @pytest.mark.parametrize(
     ("text", "markup"),
     [
-        ("x/2 y", "<mfrac><mi>x</mi><mn>2</mn></mfrac><mo"),  # half of x, times y
+        ("x/2 y", "<mfrac><mi>x</mi><mn>2</mn></mfrac><mo"),  # half of x times y
         ("x y / 2", "<mfrac><mrow><mi>x</mi><mo"),
-        ("(a + b) / 2", "<mfrac><mrow><mi>a</mi><mo>+</mo><mi>b</mi></mrow><mn>2</mn></mfrac>"),  # the bar in place of brackets
+        ("(a + b) / 2", "<mfrac><mrow><mi>a</mi><mo>+</mo><mi>b</mi></mrow><mn>2</mn></mfrac>"),  # the bar replaces brackets
         ("W_i^Q", "<msubsup><mi>W</mi><mi>i</mi><mi>Q</mi></msubsup>"),
         ("d^-1/2", "<msup><mi>d</mi><mrow>"),
         ("sqrt(d)^scale", "<msup><msqrt>"),
@@ -156,7 +156,7 @@ SIZES = {"b": 2, "t": 3, "s": 3, "d": 12, "h": 3, "g": 3, "k": 4, "e": 4, "f": 7
 
 
 def parameters_of_a_layer(entry: Stock, component: str) -> dict[str, tuple[int, ...]]:
-    """The shapes of a stock layer's parameters by native name, its sizes being SIZES."""
+    """Returns the shapes of a stock layer's parameters by native name, at the sizes SIZES."""
     made = resolve_name(full_name(entry.name))
     rows = SIZES[entry.parameters["table"][1][0]] if "table" in entry.parameters else 0
     out = SIZES["f"] if component == "feed_forward" else SIZES["v"]
@@ -314,7 +314,7 @@ def test_columns_are_chosen_and_tabs_are_walked_by_keyboard(guide: Path) -> None
         with wide(driver, 1800):
             driver.get(page)
             assert visible(driver) == list(PACKAGES)
-        with wide(driver, 1440):  # where four would break most of their lines, the reference is one key away, and stays where it is chosen
+        with wide(driver, 1440):  # four columns would wrap most lines, so the reference is hidden until a key shows it, and then stays
             driver.get(page)
             assert visible(driver) == list(PACKAGES[1:])
             driver.find_element("css selector", "input[name=reference_numpy]").send_keys(Keys.SPACE)

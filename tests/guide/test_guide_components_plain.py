@@ -1,4 +1,4 @@
-"""The plain versions of components: judged as ports, alike in all frameworks, and short; what stands beside them on a page."""
+"""The plain versions of components: judged as ports, parallel in all frameworks, and short; and the rest of their pages."""
 
 import ast
 import contextlib
@@ -33,7 +33,7 @@ WITH = tuple(component for component in ORDER if plain.functions(component))
 
 @contextlib.contextmanager
 def loaded(framework: str) -> Iterator[str]:
-    """The port of the plain versions in this process, which computes in float64 as long as it is used."""
+    """The port of the plain versions in this process, computing in float64 while in use."""
     with contextlib.ExitStack() as stack:
         stack.callback(sys.path.__setitem__, slice(None), [*sys.path])
         if framework in ("pytorch", "decoder"):
@@ -48,13 +48,13 @@ def loaded(framework: str) -> Iterator[str]:
         yield str(FOLDER / f"port_{framework}.py")
 
 
-# JAX compiles each operation: it has few components here
+# JAX compiles each operation, so it has few components here
 PARTS = [(framework, WITH) for framework in FRAMEWORKS[:3]] + [("flax", ("rotary_embedding", "softmax", "scaled_dot_product_attention"))]
 DECODER = "decoder", (
     "rms_norm", "rotary_embedding", "scaled_dot_product_attention", "multi_head_attention", "decoder_layer", "decoder", "logits",
     "transformer",
 )  # fmt: skip
-# of components whose core cases the plain versions do not cover
+# components whose core cases the plain versions do not cover
 BESIDE = ("penalise/penalty", "training_loss/unsmoothed", "greedy_search/plain", "decoder/mixed")
 
 
@@ -65,7 +65,7 @@ def test_a_plain_version_gives_what_the_reference_gives(framework: str, componen
 
 
 def passed(port: str, components: Iterable[str], asked: Callable[[Case], bool]) -> int:
-    """Asserts that every case passes or is not covered, and one of each component passes; how many do."""
+    """Asserts that every case passes or is not covered, and that each component has a pass; returns their number."""
     every = expectations.all_by_id().values()
     cases = [case for case in every if case.component in components and asked(case)]
     results = runner.run(cases, [port], ("float64",), store=expectations.store())
@@ -85,7 +85,7 @@ def test_every_plain_version_passes_every_case_that_it_covers(framework: str, co
 
 
 def skeleton(node: ast.FunctionDef) -> list[str]:
-    """Its name and arguments, and what each statement assigns, in their order."""
+    """Returns a function's name and arguments, and the targets of its assignments in order."""
     found = [f"{node.name}({ast.unparse(node.args)})"]
     for part in (part for statement in node.body for part in ast.walk(statement) if isinstance(part, ast.stmt)):
         targets = part.targets if isinstance(part, ast.Assign) else []
@@ -137,7 +137,7 @@ def test_figures_say_what_they_show_and_take_the_page_s_colours(draw: Any) -> No
     named = {node.get("id"): node.text for node in image if node.tag in ("title", "desc")}
     assert named[image.get("aria-labelledby")] and named[image.get("aria-describedby")] == tree.findtext("figcaption")
     assert not any({"fill", "stroke", "style"} & node.attrib.keys() for node in image.iter())
-    for node in image.iter():  # all of it is within the image
+    for node in image.iter():  # everything is within the image
         for side, size in (("x", "width"), ("y", "height")):
             end = float(node.get(side, 0)) + (float(node.get(size, 0)) if node.tag == "rect" else 0)
             assert end <= float(image.get(size, 0)), node.attrib

@@ -1,4 +1,4 @@
-"""Pages "from X to Y": every snippet is executed, the columns agree, and a class follows from what was measured."""
+"""Pages "from X to Y": every snippet is executed, the columns agree, and the class follows from the measurements."""
 
 import ast
 import dataclasses
@@ -32,7 +32,7 @@ pytestmark = pytest.mark.xdist_group("guide")  # measured once
 
 @pytest.mark.conformance
 def test_every_snippet_has_a_value_the_columns_agree_and_the_examples_train_alike() -> None:
-    """A snippet that fails is named by what is raised."""
+    """A failing snippet is named by its error."""
     measured = measurement.measure()
     for row in rows():
         for framework, cell in row.cells.items():
@@ -68,7 +68,7 @@ def test_every_part_of_the_example_is_shown(framework: str) -> None:
     assert all(part.text in text for part in parts.values())
 
 
-# what was measured once by hand, and what the guide is for
+# measured once separately, and the purpose of the guide
 EXPECTED: dict[str, dict[str, Any]] = {
     "layer-norm": {"pytorch": 1e-5, "keras": 1e-3, "flax": 1e-6},
     "adam": {"pytorch": 1e-8, "keras": 1e-7, "flax": 1e-8},
@@ -101,7 +101,7 @@ def test_the_whole_layer_that_is_written_is_the_encoder_layer(framework: str, tm
 
 
 def test_what_is_absent_has_code_or_a_link_and_fresh_parameters_are_fitted() -> None:
-    """But for what a Transformer does not need."""
+    """Except for what a Transformer does not need."""
     for row in rows():
         for framework, cell in row.cells.items():
             if not cell.names and not cell.note.startswith("The reference has no"):
@@ -121,7 +121,7 @@ def test_a_default_is_read_from_behaviour(measured: Measured, identity: str) -> 
 
 
 def test_every_note_about_a_framework_has_claims_and_a_refuted_one_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Notes of NumPy's column are about the reference, which its own tests hold."""
+    """Notes in NumPy's column are about the reference, which has its own tests."""
     for row in rows():
         for framework, cell in row.cells.items():
             assert framework == "numpy" or cell.claims or not cell.note, f"{row.id}.{framework}"
@@ -139,7 +139,7 @@ def test_every_note_about_a_framework_has_claims_and_a_refuted_one_is_named(monk
 
 
 def test_what_the_notes_on_keras_hub_say_holds() -> None:
-    """It is no requirement of the guide, so that no claim of a row can import it."""
+    """The guide does not require KerasHub, so no claim of a row can import it."""
     keras_hub = pytest.importorskip("keras_hub", reason="keras_hub is not installed")
     rng, position = np.random.default_rng(0), np.arange(5)[None]
     query = rng.standard_normal((1, 5, 1, 8))
@@ -148,10 +148,10 @@ def test_what_the_notes_on_keras_hub_say_holds() -> None:
     np.testing.assert_allclose(found, rotary.rotary_embedding(query, position, config), rtol=1e-4, atol=1e-6)
     by_head = np.swapaxes(query, 1, 2).astype(np.float32)
     np.testing.assert_allclose(keras_hub.layers.RotaryEmbedding(sequence_axis=2)(by_head), np.swapaxes(found, 1, 2), rtol=1e-6)
-    np.testing.assert_allclose(keras_hub.layers.RotaryEmbedding()(by_head), by_head)  # one head, so position 0 alone
+    np.testing.assert_allclose(keras_hub.layers.RotaryEmbedding()(by_head), by_head)  # one head, so only position 0
     half = keras_hub.layers.RotaryEmbedding(dtype="float16")(query.astype(np.float16))
     once = rotary.rotary_embedding(query.astype(np.float16), position, config)
-    assert np.abs(np.asarray(half, np.float64) - once).max() > 0  # cosine and sine are rounded before
+    assert np.abs(np.asarray(half, np.float64) - once).max() > 0  # cosine and sine are rounded first
     assert "llama3" not in (keras_hub.layers.RotaryEmbedding.__doc__ or "")
     sines = np.asarray(keras_hub.layers.SinePositionEncoding()(np.zeros((1, 5, 8), np.float32)))[0]
     np.testing.assert_allclose(sines[:, :2], np.stack([np.sin(position[0]), np.cos(position[0])], -1), rtol=1e-4, atol=1e-6)
@@ -162,7 +162,7 @@ def test_what_the_notes_on_keras_hub_say_holds() -> None:
     layer = keras_hub.layers.TransformerEncoder(8, 2, dropout=0.5)
     layer.build((1, 3, 4))
     dropped = {own.name.rstrip("_0123456789") for own in layer._flatten_layers() if type(own).__name__ == "Dropout"}
-    assert dropped == {"self_attention_dropout", "feedforward_dropout", "dropout"}  # "dropout" is that of attention's weights
+    assert dropped == {"self_attention_dropout", "feedforward_dropout", "dropout"}  # "dropout" is that of attention weights
 
 
 def test_what_the_pages_say_of_keras_hubs_bert_holds() -> None:

@@ -1,4 +1,4 @@
-"""The tutorials of the guide: whoever follows them gets the results that they promise, step by step."""
+"""The tutorials of the guide: following them gives the promised results, step by step."""
 
 import re
 import subprocess
@@ -30,7 +30,7 @@ NEEDS = {
     "add-a-backend": (),
     "add-a-component": ("torch", "tensorflow", "flax"),
 }
-# the product test runs no commands; all files are written and changed
+# the product test runs no commands, but writes and changes all files
 RUNS = [*(conformance(name, True) for name in NEEDS), ("port-keras", False), ("port-flax", False)]
 
 
@@ -53,7 +53,7 @@ def test_a_port_goes_from_red_to_green_in_every_component(name: str) -> None:
     bugs = [step.bug for step in session(all_pages()[name]).steps if step.bug]
     again = [block for block in codes if block.endswith("_again") or block in ("decode", "generation")]
     assert not any(codes[block] for block in ("ci", "checkpoint", "gradients", *again))
-    assert bugs and sum(codes.values()) - len(bugs) >= 2  # checks: the mistake, and half precision or padding
+    assert bugs and sum(codes.values()) - len(bugs) >= 2  # checks: the bug, and half precision or padding
 
 
 def test_every_snippet_is_on_a_page_and_pages_are_made_without_a_run() -> None:
@@ -79,7 +79,7 @@ def test_every_snippet_is_on_a_page_and_pages_are_made_without_a_run() -> None:
 
 
 def templates(page: Page) -> str:
-    """The text of a page's template and of those that it extends."""
+    """Returns the text of a page's template and of its parents."""
     text, file = "", page.template
     while file != "site.html.jinja":
         own = (HOUSE / "rosettaformer/guide/page" / file).read_text(encoding="utf-8")
@@ -88,11 +88,11 @@ def templates(page: Page) -> str:
     return text
 
 
-EXTENDING = ("dtypes", "cache", "tanh")  # changes of what was right before
+EXTENDING = ("dtypes", "cache", "tanh")  # changes of correct code
 
 
 def rendered(page: Page) -> str:
-    """The page, with the origins of its blocks of code in their places."""
+    """Returns the page, with the origins of its code blocks in place."""
     around = {"page": page, "pages": [], "page_paths": [], "sections": {}, "about": {}}
     around |= {"code": lambda code: f"[{code.origin}]", "to": lambda path: path}
     return environment(site.__package__).get_template(page.template).render(around | dict(page.values))
@@ -163,7 +163,7 @@ print(sorted(path.name for path in Path("shards").glob("*.safetensors"))[-1], le
 
 @pytest.mark.conformance
 def test_llama_in_flax_loads_what_the_library_writes_and_compiles_two_programs_to_generate(tmp_path: Path) -> None:
-    """Several files, a tied head, half precision; a program for a prompt, and one for the tokens after it."""
+    """Several files, a tied head, half precision; one program for the prompt, and one for the following tokens."""
     for needed in NEEDS["port-llama-flax"]:
         pytest.importorskip(needed)
     list(followed(all_pages()["port-llama-flax"], tmp_path, ()))

@@ -1,4 +1,4 @@
-"""A plain file with a known bug in it, as the guide shows it, equals the altered reference."""
+"""A plain file with a known bug, as the guide shows it, equals the altered reference."""
 
 import dataclasses
 import functools
@@ -22,12 +22,12 @@ from rosettaformer.judge.expectation.components import named_outputs
 from rosettaformer.judge.ports.port import NotCovered
 from rosettaformer.judge.suite import all_cases
 
-MOST = 3  # cases for each bug: core ones and the smallest first
+MOST = 3  # cases per bug: core ones and the smallest first
 
 
 @functools.cache
 def cases() -> Mapping[str, Case]:
-    """All cases in float64: core ones first, the smallest of them first."""
+    """Returns all cases in float64: core ones first, smallest first."""
     ordered = sorted(all_cases(grad=True), key=lambda case: (not case.core, case.size))
     return {case.id: case.at("float64") for case in ordered}
 
@@ -38,7 +38,7 @@ def clean(identity: str) -> Mapping[str, tolerance.Expectation]:
 
 
 class Planted:
-    """A plain file with edits, as a port. ran: the edited functions that the last answer called."""
+    """A plain file with edits, as a port. ran: the edited functions that the last call used."""
 
     def __init__(self, edits: Sequence[Edit]) -> None:
         torch = pytest.importorskip("torch")
@@ -78,10 +78,10 @@ def in_float64() -> Iterator[None]:
 
 
 def complaint(bug: Defect, edits: Sequence[Edit]) -> str:
-    """How the plain file with these edits differs from the altered reference.
+    """Returns how the plain file with these edits differs from the altered reference.
 
-    It is compared on the bug's first cases that run an edit. At least one of them must refuse its
-    answer.
+    They are compared on the bug's first cases that run an edit. At least one of these cases must reject the
+    output.
     """
     port = Planted(edits)
     answered = refused = 0

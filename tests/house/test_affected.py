@@ -1,4 +1,4 @@
-"""The map from sources to the tests that their changes can affect covers the imports, and chooses what is nearest first."""
+"""The map from sources to affected tests covers the imports and selects the nearest tests first."""
 
 import functools
 import subprocess
@@ -15,7 +15,7 @@ HELPERS = ("tests/support", "tests", "tests/backends", "tests/house", "tools")  
 
 @functools.cache
 def file_of(module: str) -> Path | None:
-    """The file of a module of ours."""
+    """Returns the file of one of our modules."""
     places = (base / module.replace(".", "/") for base in (HOUSE, *(HOUSE / helpers for helpers in HELPERS)))
     files = (file for place in places for file in (place.with_suffix(".py"), place / "__init__.py"))
     return next((file for file in files if file.exists()), None)
@@ -23,13 +23,13 @@ def file_of(module: str) -> Path | None:
 
 @functools.cache
 def needed(file: Path) -> set[Path]:
-    """The files of ours that a file imports, lazily too, with the modules that it takes of them."""
+    """Returns our files that a file imports, lazily too, with the modules it takes from them."""
     names = {name for module, taken in imports(file) for name in (module, f"{module}.{taken}")}
     return {found for name in names if (found := file_of(name))}
 
 
 def reached(folder: str) -> set[str]:
-    """The files of ours that tests of a folder import, directly or through others."""
+    """Returns our files that the tests of a folder import, directly or through others."""
     todo = [*(HOUSE / "tests" / folder).glob("*.py")]
     seen = {*todo}
     while todo:

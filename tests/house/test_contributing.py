@@ -1,4 +1,4 @@
-"""What CONTRIBUTING says to do is enough: its example is done on a copy of the packages, and every port has the new activation."""
+"""CONTRIBUTING is complete: following its example on a copy of the packages gives every port the new activation."""
 
 import re
 import shutil

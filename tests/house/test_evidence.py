@@ -1,4 +1,4 @@
-"""The evidence is built in steps that resume; the documents that are made in a moment are what their commands make."""
+"""The evidence is built in resumable steps, and the quickly generated documents equal the output of their commands."""
 
 import json
 import sys
@@ -9,7 +9,7 @@ import evidence
 import pytest
 from evidence import HOUSE, STEPS, Step
 
-# A step with two parts, of which the second fails as long as there is no file `ready`. It counts what it computes.
+# A step with two parts; the second fails until a file `ready` exists. It records what it computes.
 SCRIPT = """
 import sys
 from pathlib import Path
@@ -48,7 +48,7 @@ def test_a_failing_step_is_reported_the_others_go_on_and_it_resumes(steps: list[
     list(evidence.build(steps, root, "2"))
     (tmp_path / "ready").touch()
     assert set(dict(evidence.build(steps, root, "3")).values()) == {"built"}
-    assert (tmp_path / "counted").read_text() == "abaab"  # of another revision nothing is kept
+    assert (tmp_path / "counted").read_text() == "abaab"  # results of another revision are not reused
 
 
 def test_an_interruption_leaves_the_finished_steps_and_an_unknown_step_is_refused(

@@ -1,4 +1,4 @@
-"""The rules of the house: who imports whom, one public surface in four packages, every decision written and tested."""
+"""The rules of the repository: import directions, one public surface in four packages, every decision written and tested."""
 
 import ast
 import graphlib
@@ -12,19 +12,19 @@ import pytest
 from import_graph import HOUSE, PACKAGES, PORTS, arrows, circle, files, imported_packages, imports, reduced, rooms, tree_of
 
 FRAMEWORKS = ("torch", "tensorflow", "keras", "jax", "jaxlib", "flax", "optax")
-INSIDE = {"__init__", "arithmetic", "arrays", "fields", "int8", "presets"}  # the reference's own
-# The floors of a port, lowest first; every import runs down or stays on its floor.
+INSIDE = {"__init__", "arithmetic", "arrays", "fields", "int8", "presets"}  # only in the reference
+# The layers of a port, lowest first; every import goes to a lower layer or stays in its own.
 FLOORS = ("kernels", "pages", "programs", "doors")
 LEAVES = ("__init__", "framework", "precision", "projection", "mask", "softmax", "dropout", "values")  # pages that kernels may import
 DOORS = ("decoding", "training", "port")
 DOORS_OF_USERS = {f"rosettaformer/{name}.py" for name in ("ports", "files/checkpoints/__init__", "pytest_plugin")}
-UNPADDING = re.compile(r"[Pp]acking|[Uu]npad|PaddedMask|in_rows|\bTokens\b(?!,? [a-z])")  # no sentence that begins with "Tokens"
+UNPADDING = re.compile(r"[Pp]acking|[Uu]npad|PaddedMask|in_rows|\bTokens\b(?!,? [a-z])")  # not sentences that begin with "Tokens"
 DEFINED = ast.FunctionDef | ast.ClassDef
-CALLS = ("forward", "call", "__call__")  # what a class computes, by framework
+CALLS = ("forward", "call", "__call__")  # computing methods, by framework
 ALONE = ("attending", "memory")  # values of the reference that a port takes as several arguments
-OTHERWISE = ("adam", "norm")  # an optimizer of the framework, and what makes a norm of a config
+OTHERWISE = ("adam", "norm")  # an optimizer of the framework, and the function that makes a norm from a config
 PAGES_OF_TWINS = ("attention", "layers", "stacks", "transformer", "encoder_only", "decoding", "cache")
-OF_ALL_ROWS = ("beams",)  # twins whose functions take the tensors of all rows where the reference has objects of one
+OF_ALL_ROWS = ("beams",)  # twins whose functions take the tensors of all rows, while the reference has one object per row
 
 
 def public(path: Path) -> list[str] | None:
@@ -35,13 +35,13 @@ def public(path: Path) -> list[str] | None:
 
 
 def stems(package: str) -> set[str]:
-    """The files of a package by their paths, but for those of `programs`, which differ by framework."""
+    """Returns the files of a package by path, except those of `programs`, which differ by framework."""
     found = {path.relative_to(HOUSE / package).with_suffix("").as_posix() for path in files(package)}
     return {stem for stem in found if not stem.startswith("programs/")}
 
 
 def shared() -> set[str]:
-    """The reference's modules that a port imports."""
+    """Returns the reference's modules that a port imports."""
     pairs = {pair for package in PORTS for path in files(package) for pair in imports(path)}
     names = {f"{module}.{name}".split(".")[1] for module, name in pairs if module.partition(".")[0] == "reference_numpy"}
     return names & stems("reference_numpy")
@@ -57,7 +57,7 @@ def test_the_reference_imports_numpy_alone() -> None:
 
 @pytest.mark.parametrize("package", PORTS)
 def test_no_port_imports_another_nor_the_judge_and_imports_run_down(package: str) -> None:
-    """kernels < pages < programs < doors, also for imports in functions and under TYPE_CHECKING."""
+    """kernels < pages < programs < doors, including imports in functions and under TYPE_CHECKING."""
     assert not imported_packages(package) & ({"rosettaformer", *PORTS} - {package})
     assert not climbing(HOUSE / package)
     assert not circle(HOUSE / package, lazy=True)
@@ -76,7 +76,7 @@ def test_ports_have_the_same_files_a_twin_for_each_of_the_reference_s_and_take_n
 
 
 def loaded(modules: str, *names: str) -> str:
-    """Which of these names a process has loaded that imported only these modules."""
+    """Returns which of these names are loaded in a process that imported only these modules."""
     script = f"import sys, {modules}; print([name for name in {names!r} if name in sys.modules])"
     return subprocess.run([sys.executable, "-c", script], cwd=HOUSE, capture_output=True, text=True, check=True).stdout.strip()
 
@@ -92,13 +92,13 @@ def test_importing_the_whole_reference_loads_no_framework_and_not_the_judge() ->
 
 
 def floor(module: str) -> str:
-    """The floor of a port on which a module lies."""
+    """Returns the layer of a port that contains a module."""
     first = module.partition(".")[0] or "__init__"
     return first if first in FLOORS else "kernels" if first in LEAVES else "doors" if first in DOORS else "pages"
 
 
 def climbing(folder: Path) -> list[str]:
-    """The imports of a port that run up."""
+    """Returns the imports of a port that go to a higher layer."""
     height = {name: index for index, name in enumerate(FLOORS)}
     pairs = arrows(folder, lazy=True)
     return [f"{module} imports {imported}" for module, imported in pairs if height[floor(module)] < height[floor(imported)]]
@@ -106,7 +106,7 @@ def climbing(folder: Path) -> list[str]:
 
 @pytest.mark.parametrize("package", ["reference_numpy", "rosettaformer", "bench", *PORTS])
 def test_no_module_is_in_a_circle_of_imports(package: str) -> None:
-    """Each can be imported first: a module depends on what it imports at its top, and on the packages around that."""
+    """Each can be imported first: a module depends on its top-level imports and on the packages around them."""
     assert not circle(HOUSE / package, lazy=False)
 
 
@@ -146,7 +146,7 @@ def test_an_import_that_runs_up_and_a_circle_are_found(
 
 
 HOUSES = ("rosettaformer", *(f"rosettaformer/{room}" for room in ("commands", "common", "comparison", "files", "guide", "judge", "use")))
-OF_READERS = ("guide.snippets", "snippets", "judge.templates", "templates")  # files that import what they may
+OF_READERS = ("guide.snippets", "snippets", "judge.templates", "templates")  # files with unrestricted imports
 
 
 def test_the_application_has_seven_rooms() -> None:
@@ -155,7 +155,7 @@ def test_the_application_has_seven_rooms() -> None:
 
 @pytest.mark.parametrize("house", HOUSES)
 def test_imports_of_rooms_run_down(house: str) -> None:
-    """The rooms of a house, its folders and loose modules, are in no circle, also by imports in functions."""
+    """The folders and loose modules of a package form no cycle, including imports in functions."""
     graph = rooms(HOUSE / house, OF_READERS)
     assert len(graph) > 1
     assert [*reduced(graph)]
@@ -184,7 +184,7 @@ def test_modules_know_nothing_of_the_reference_nor_of_the_judge() -> None:
 
 @pytest.mark.parametrize("package", PORTS)
 def test_files_that_hold_the_model_use_no_private_name_of_another_object(package: str) -> None:
-    """Those of frameworks are in `framework` alone: test_private_names.py."""
+    """Private names of frameworks are only in `framework`; see test_private_names.py."""
     for path in {*(HOUSE / package).glob("*.py")} - {HOUSE / package / "framework.py"}:
         tree = tree_of(path)
         names = {ast.unparse(node) for node in ast.walk(tree) if isinstance(node, ast.Attribute) and _is_private(node.attr)}
@@ -203,12 +203,12 @@ def parameters(function: ast.FunctionDef) -> list[str]:
 
 
 def plain(name: str) -> str:
-    """A component's name as that of a function and of a class: LayerNorm is layer_norm."""
+    """Converts a component's class name to its function name: LayerNorm is layer_norm."""
     return name.replace("_", "").lower()
 
 
 def surface(path: Path) -> dict[str, list[str]]:
-    """The public functions, classes and methods of a file in its order, by plain name, with the parameters of their calls."""
+    """Returns the public functions, classes and methods of a file in order, by plain name, with their call parameters."""
     found: dict[str, list[str]] = {}
     for node in tree_of(path).body:
         if isinstance(node, DEFINED) and node.name in (public(path) or []):
@@ -222,7 +222,7 @@ def surface(path: Path) -> dict[str, list[str]]:
 @pytest.mark.parametrize("file", TWINS)
 @pytest.mark.parametrize("package", PORTS)
 def test_a_port_has_the_reference_s_names_and_parameters_in_its_order(package: str, file: str) -> None:
-    """As functions, classes or methods. Frameworks derive what it derives by hand; a port may have parameters of its own."""
+    """As functions, classes or methods. Derivatives that the frameworks compute are absent; a port may have further parameters."""
     reference, own = surface(HOUSE / "reference_numpy" / f"{file}.py"), surface(HOUSE / package / f"{file}.py")
     names = [name for name in reference if not name.endswith("vjp") and name not in ALONE]
     if file not in OF_ALL_ROWS:
@@ -231,7 +231,7 @@ def test_a_port_has_the_reference_s_names_and_parameters_in_its_order(package: s
     functions, classes = ({plain(node.name) for node in body if isinstance(node, kind)} for kind in (ast.FunctionDef, ast.ClassDef))
     for group in (functions | classes, {*own} - functions - classes):
         assert [name for name in own if name in names and name in group] == [name for name in names if name in own and name in group]
-    held = {"parameters", "config", "rate"}  # by the module that is called, or given
+    held = {"parameters", "config", "rate"}  # stored in the module that is called, or passed
     for name in {*names} & {*own}:
         lacks = {*reference[name]} - {*own[name]} - held if name in functions - classes and name not in OTHERWISE else set()
         assert not lacks or file in OF_ALL_ROWS, f"{package}/{file}.py: {name} lacks {lacks}"
@@ -239,11 +239,11 @@ def test_a_port_has_the_reference_s_names_and_parameters_in_its_order(package: s
         assert common == [one for one in reference[name] if one in common], f"{package}/{file}.py: {name}"
 
 
-# Hooks of a framework, which it calls by these names
+# Hooks that a framework calls by these names
 HOOKS = {"build", "compute_mask", "compute_output_shape", "export", "get_build_config", "get_config", "summary", "to"}
-BY_HAND, MODULE = "a derivative by hand needs it", "a module in the ports"
+BY_HAND, MODULE = "an explicit derivative needs it", "a module in the ports"
 KERAS = "a property of Keras has the name"
-# page -> the steps that have no twin, and why
+# page -> the steps without a twin, and why
 ALONE_IN: dict[str, dict[str, str]] = {
     "attention": {"projection": MODULE, "rotated": "`rotary.rotated` in the ports", "rows": "`reshape` in the ports", "weights": KERAS},
     "layers": {"residual_in": MODULE, "residual_out": MODULE, "self_attention": MODULE, "cross_attention": MODULE, "network": MODULE,
@@ -259,7 +259,7 @@ ALONE_IN: dict[str, dict[str, str]] = {
 
 
 def steps(package: str, page: str) -> list[str]:
-    """The functions and methods of a page in its order, private ones too, by plain name; a class that is called is a step itself."""
+    """Returns the functions and methods of a page in order, also private ones, by plain name; a callable class counts as a step itself."""
     found = []
     for node in tree_of(HOUSE / package / f"{page}.py").body:
         if isinstance(node, ast.FunctionDef):
@@ -273,7 +273,7 @@ def steps(package: str, page: str) -> list[str]:
 
 @pytest.mark.parametrize("page", PAGES_OF_TWINS)
 def test_twins_have_the_same_steps_in_the_same_order(page: str) -> None:
-    """A step of the reference is in a port, one of a port in the reference or in both other ports, but for those that are listed."""
+    """A step of the reference is in a port, and one of a port is in the reference or both other ports, except for those listed."""
     of = {package: steps(package, page) for package in PACKAGES}
     alone = set()
     for package, own in of.items():
@@ -286,14 +286,14 @@ def test_twins_have_the_same_steps_in_the_same_order(page: str) -> None:
 
 @pytest.mark.parametrize("package", PACKAGES)
 def test_every_file_has_a_surface(package: str) -> None:
-    """Ruff refuses a name in `__all__` that is not defined."""
+    """Ruff rejects undefined names in `__all__`."""
     without = {path.stem for path in files(package) if public(path) is None}
     assert without <= {"port", "__main__"}
 
 
 def test_rosettaformer_lists_names_where_users_import_them_or_a_module_passes_them_on_and_underscores_are_private() -> None:
     for path in (*files("rosettaformer"), *files("bench")):
-        if "snippets" in path.parts:  # code of readers
+        if "snippets" in path.parts:  # code for readers of the guide
             continue
         imported = [node for node in ast.walk(tree_of(path)) if isinstance(node, ast.ImportFrom)]
         names = {alias.name for node in imported for alias in node.names}
@@ -305,12 +305,12 @@ def test_rosettaformer_lists_names_where_users_import_them_or_a_module_passes_th
 
 @pytest.mark.parametrize("package", PORTS)
 def test_no_flag_says_that_an_argument_was_checked_and_one_line_of_attention_knows_of_unpadding(package: str) -> None:
-    """The public method checks, then calls the one that does not."""
+    """The public method checks its arguments, then calls a method that does not."""
     for path in files(package):
         functions = [node for node in ast.walk(tree_of(path)) if isinstance(node, ast.FunctionDef)]
         flags = [function.name for function in functions if "checked" in parameters(function)]
         assert not flags, path.relative_to(HOUSE)
-    # And the import that this line needs
+    # And the import for this line
     for path in (HOUSE / package).glob("*.py"):
         lines = [line for line in path.read_text().splitlines() if UNPADDING.search(line)]
         imported = [line for line in lines if line.startswith("from ")]
@@ -320,19 +320,19 @@ def test_no_flag_says_that_an_argument_was_checked_and_one_line_of_attention_kno
 
 @pytest.mark.parametrize("package", PACKAGES)
 def test_no_line_is_longer_than_100_columns(package: str) -> None:
-    """So that two pages stand side by side on a screen."""
+    """Two pages fit next to each other on a screen."""
     for path in files(package):
         assert not [line for line in path.read_text().splitlines() if len(line) > 100], path.relative_to(HOUSE)
 
 
 def decisions() -> set[str]:
-    """The ids that docs/decisions.md gives a line: a line, list item, table row or heading that begins with them."""
+    """Returns the ids that docs/decisions.md defines: a line, list item, table row or heading that begins with them."""
     text = (HOUSE / "docs" / "decisions.md").read_text()
     return set(re.findall(r"^[-*#|\s`]*([A-Z][A-Z0-9]{3,})\b", text, flags=re.MULTILINE))
 
 
 def ids_with_a_test() -> set[str]:
-    """The ids that begin a test's name, in any file of the tests."""
+    """Returns the ids at the beginning of test names, in any test file."""
     tests = "\n".join(path.read_text() for path in (HOUSE / "tests").rglob("*.py"))
     return set(re.findall(r"^def test_([A-Z][A-Z0-9]{3,})_", tests, flags=re.MULTILINE))
 
@@ -342,7 +342,7 @@ def test_every_decision_has_a_line_in_the_docs_and_a_test_of_its_name() -> None:
 
 
 def test_no_test_replaces_a_private_name() -> None:
-    """Tests check behaviour: what they need to replace is public."""
+    """Tests check behaviour and replace only public names."""
     private = re.compile(r"(?:^|\.)_(?!_)\w*$")
     for path in files("tests"):
         for node in ast.walk(tree_of(path)):

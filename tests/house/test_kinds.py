@@ -1,4 +1,4 @@
-"""Kinds of tests: their order, what a unit test may not do, and what a run reports."""
+"""Kinds of tests: their order, restrictions on unit tests, and the report of a run."""
 
 import json
 import multiprocessing
@@ -36,7 +36,7 @@ def test_wrong():
 
 
 def run(folder: Path, *options: str, module: str = MODULE) -> tuple[int, dict[str, int], str]:
-    """The exit code, the counts and the output of a run of the module among the tests of the reference."""
+    """Returns the exit code, the counts and the output of running the module among the tests of the reference."""
     file = folder / "tests" / "reference" / "test_module.py"
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text(module)

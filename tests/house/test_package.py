@@ -1,4 +1,4 @@
-"""The wheel: it has every file, says what it is, and its commands run away from the checkout, in each Python that is here."""
+"""The wheel has every file and complete metadata, and its commands run away from the checkout, in each Python found here."""
 
 import os
 import re
@@ -20,7 +20,7 @@ README = (HOUSE / "README.md").read_text(encoding="utf-8")
 
 
 def tracked(*places: str) -> set[str]:
-    """The files of a commit of what is here now."""
+    """Returns the files that a commit of the current state would have."""
     found = subprocess.run(["git", "ls-files", *places], cwd=HOUSE, capture_output=True, text=True, check=False)
     if found.returncode:
         pytest.skip("this is no checkout")
@@ -29,7 +29,7 @@ def tracked(*places: str) -> set[str]:
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The wheel, built from a copy of the tracked files with what is installed, without a network."""
+    """Builds the wheel from a copy of the tracked files with the installed packages, without network access."""
     pytest.importorskip("setuptools")
     place = tmp_path_factory.mktemp("wheel")
     for name in tracked(*PACKAGES) | {"pyproject.toml", "README.md"}:
@@ -89,7 +89,7 @@ def test_the_changelog_begins_with_what_is_unreleased_and_dates_the_rest() -> No
     assert all(re.fullmatch(r"\[\d+\.\d+\.\d+\] - \d{4}-\d\d-\d\d", heading) for heading in headings[1:])
 
 
-# what is run where the wheel is installed, and no checkout; {} is a framework that is there
+# commands run where the wheel is installed and there is no checkout; {} is an available framework
 COMMANDS = (
     "doctor",
     "list",
@@ -113,11 +113,11 @@ for name in [*all_defects(), *all_faults()]:
 """
 FRAMEWORKS = {"torch": "torch", "tf": "tensorflow", "jax": "jax"}
 NEWER = ("python3.12", "python3.13", "python3.14", "python3.15")
-ENVIRONMENTS = "ROSETTAFORMER_PYTHONS"  # interpreters, separated by colons, that have what the wheel requires
+ENVIRONMENTS = "ROSETTAFORMER_PYTHONS"  # interpreters with the wheel's requirements, separated by colons
 
 
 def interpreters() -> list[str]:
-    """Returns this interpreter, and the others that are named or on the path."""
+    """Returns this interpreter, and the others that are configured or on the path."""
     named = os.environ.get(ENVIRONMENTS, "").split(":")
     return [sys.executable, *filter(None, [*named, *map(shutil.which, NEWER)])]
 
@@ -129,11 +129,11 @@ def has(python: str, *modules: str) -> list[str]:
 
 
 def environment(python: str, wheel: Path, folder: Path) -> Path:
-    """Makes a virtual environment with the wheel, which sees the packages of an interpreter; returns its own interpreter."""
+    """Makes a virtual environment with the wheel and an interpreter's packages; returns its Python."""
     subprocess.run([python, "-m", "venv", "--without-pip", str(folder)], check=True)
     seen = subprocess.run([python, "-c", "import sys; print(*sys.path, sep='\\n')"], cwd=folder, capture_output=True, text=True, check=True)
     (site,) = folder.glob("lib/python*/site-packages")
-    shutil.unpack_archive(wheel, site, "zip")  # it has no script to build
+    shutil.unpack_archive(wheel, site, "zip")  # unpacking suffices: there is no build step
     paths = [path for path in seen.stdout.splitlines() if path.endswith("-packages")]
     (site / "seen.pth").write_text("\n".join(paths))
     return folder / "bin" / "python"

@@ -1,4 +1,4 @@
-"""Private and unstable names of frameworks are used in each port's `framework.py` alone, which lists them as `PRIVATE`."""
+"""Private and unstable framework names are used only in each port's `framework.py`, which lists them as `PRIVATE`."""
 
 import ast
 import re
@@ -13,12 +13,12 @@ UNSTABLE = re.compile(
     r"torch\.ops(?!\.impl_torch)\.|torch\.fx\.experimental|torch\.distributed\.distributed_c10d|jax\.(extend|interpreters)|jaxlib"
     r"|tensorflow\.python|keras\.src|.*\._(?!_)"
 )
-PUBLIC = {"_replace", "_asdict", "_fields", "_make"}  # of a NamedTuple
+PUBLIC = {"_replace", "_asdict", "_fields", "_make"}  # attributes of NamedTuple
 ASKING = ("getattr", "setattr", "hasattr", "delattr")
 
 
 def imported(path: Path) -> dict[str, str]:
-    """The full dotted names of what a file imports from frameworks, by their names in it."""
+    """Returns the full dotted names of a file's imports from frameworks, by their local names."""
     found = {}
     for node in ast.walk(tree_of(path)):
         if isinstance(node, ast.Import):
@@ -30,7 +30,7 @@ def imported(path: Path) -> dict[str, str]:
 
 
 def listed(package: Path) -> Mapping[str, str]:
-    """`PRIVATE` of a port."""
+    """Returns a port's `PRIVATE`."""
     for node in tree_of(package / "framework.py").body:
         if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "PRIVATE":
             return ast.literal_eval(node.value)
@@ -38,7 +38,7 @@ def listed(package: Path) -> Mapping[str, str]:
 
 
 def defined(paths: list[Path]) -> set[str]:
-    """The names of functions, classes, variables and attributes of `self` that the files define."""
+    """Returns the names of functions, classes, variables and attributes of `self` that the files define."""
     found = set()
     for node in (node for path in paths for node in ast.walk(tree_of(path))):
         if isinstance(node, ast.FunctionDef | ast.ClassDef):
@@ -49,7 +49,7 @@ def defined(paths: list[Path]) -> set[str]:
 
 
 def private(package: Path) -> Iterator[tuple[str, str]]:
-    """(file, name) of every use of a private or unstable name: a dotted one, or `.name` of an object, a definition or a string."""
+    """Yields (file, name) of each use of a private or unstable name: a dotted name, or `.name` of an object, a definition or a string."""
     paths = sorted(package.rglob("*.py"))
     theirs = {name.rpartition(".")[2] for name in listed(package)}
     own = defined(paths) - theirs | PUBLIC
@@ -78,7 +78,7 @@ def _is_foreign(name: str, own: set[str]) -> bool:
 
 
 def _is_of(name: str, one: str) -> bool:
-    """Whether a use is of a listed name."""
+    """Whether a use belongs to a listed name."""
     return f"{name}.".startswith((f"{one}.", f".{one.rpartition('.')[2]}."))
 
 
@@ -87,7 +87,7 @@ def test_private_names_are_used_in_the_framework_file_alone_and_all_of_them_are_
     found, names = [*private(HOUSE / package)], listed(HOUSE / package)
     assert files(package) and names and all(names.values())
     assert not {(file, name) for file, name in found if file != "framework.py"}
-    used = {name for _, name in found}  # an import of a module whose names are listed is one of them
+    used = {name for _, name in found}  # importing a module whose names are listed counts as a use
     assert not {name for name in used if not any(_is_of(name, one) or one.startswith(f"{name}.") for one in names)}
     assert not {one for one in names if not any(_is_of(name, one) for name in used)}
 

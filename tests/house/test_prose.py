@@ -1,4 +1,4 @@
-"""The linter of prose finds what each of its rules is about, in every kind of place, and nothing else."""
+"""The prose linter finds the fault of each of its rules once, in every kind of place."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""The product's sentences can improve: no test but this one quotes them."""
+"""No test except this one quotes sentences of the product, so that they can improve."""
 
 import ast
 import re
@@ -9,18 +9,18 @@ import pytest
 
 HOUSE = Path(__file__).resolve().parents[2]
 PRODUCT = ("reference_numpy", "impl_torch", "impl_tf", "impl_jax", "rosettaformer", "bench")
-WORDS = 5  # so many words in a row are a sentence
+WORDS = 5  # this number of words in a row is a sentence
 
 
 def runs(text: str) -> Iterator[str]:
-    """Every `WORDS` lower-case words in a row, with nothing but a space between two of them."""
+    """Yields every `WORDS` lower-case words in a row separated only by spaces."""
     for row in re.findall(r"[a-z]+(?: [a-z]+)+", text):
         words = row.split()
         yield from (" ".join(words[start : start + WORDS]) for start in range(len(words) - WORDS + 1))
 
 
 def literals(source: str) -> Iterator[tuple[int, str]]:
-    """The lines and texts of the literals of one line each; docstrings and code are none."""
+    """Yields the lines and texts of single-line literals, except docstrings and code."""
     nodes = list(ast.walk(ast.parse(source)))
     docstrings = {id(node.value) for node in nodes if isinstance(node, ast.Expr)}
     for node in nodes:
@@ -30,7 +30,7 @@ def literals(source: str) -> Iterator[tuple[int, str]]:
 
 
 def quoted(tests: dict[str, str], product: list[str]) -> list[str]:
-    """Where a literal of a test has as many words in a row as a text of the product."""
+    """Returns the places where a test's literal shares `WORDS` words in a row with a text of the product."""
     places: dict[str, set[str]] = {}
     for name, source in tests.items():
         for line, text in literals(source):

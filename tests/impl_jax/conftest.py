@@ -1,4 +1,4 @@
-"""Without JAX there is nothing to test."""
+"""Skips the folder if JAX is not installed."""
 
 from importlib.util import find_spec
 

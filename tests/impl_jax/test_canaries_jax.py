@@ -1,4 +1,4 @@
-"""Each private name of JAX and Flax that impl_jax uses still does what it is used for."""
+"""Each private name of JAX and Flax that impl_jax uses still works as expected."""
 
 from collections.abc import Callable
 

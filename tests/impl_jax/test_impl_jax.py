@@ -1,4 +1,4 @@
-"""What is special to the JAX port: transformations, compilation, weights, dropout and JAX's default of no 64-bit types."""
+"""Specifics of the JAX port: transformations, compilation, weights, dropout and JAX's default of no 64-bit types."""
 
 from typing import Any
 
@@ -113,7 +113,7 @@ def test_far_positions_are_right_without_x64(traced: bool):
     [((4, 12, 512, 512), (128, 512)), ((1, 8, 2048, 2048), (256, 2048)), ((4, 12, 256, 256), ()), ((4, 12, 0, 5), ())],
 )
 def test_chunks_differ_as_little_as_they_can(sizes: tuple[int, ...], lengths: tuple[int, ...]) -> None:
-    """170 queries would fit where 128 are taken, and leave a chunk of two."""
+    """170 queries would fit instead of 128, but leave a chunk of two."""
     assert chunk_lengths(*sizes) == lengths
 
 
@@ -122,7 +122,7 @@ def test_chunks_differ_as_little_as_they_can(sizes: tuple[int, ...], lengths: tu
 def test_queries_in_chunks_give_what_they_give_together(target: int, causal: bool) -> None:
     rng = np.random.default_rng(0)
     query, key = rng.standard_normal((2, target, 4, 5)), rng.standard_normal((2, 11, 2, 5))
-    bound = 2 * target * 4 * 5 * np.finfo(float).eps  # of a sum of so many terms in another order
+    bound = 2 * target * 4 * 5 * np.finfo(float).eps  # rounding of a sum of this many terms in another order
     bias, mask = rng.standard_normal((1, 4, target, 11)), rng.random((2, 1, 1, 11)) < 0.7
 
     def in_fours(heads: Heads, mask_bhts: Any, scores: Scores) -> jax.Array:
@@ -192,7 +192,7 @@ def test_a_module_without_a_stream_to_draw_from_is_made_and_does_not_train() -> 
 
 
 def test_drawn_masks_change_where_the_module_s_state_is_kept() -> None:
-    """Dropout's docstring says which transformations keep it."""
+    """Dropout's docstring lists the transformations that keep it."""
     model = FeedForward(small(hidden_dropout_rate=0.5), rngs=nnx.Rngs(0))
     x = jnp.ones((1, 4, 6))
     run = jax.jit(lambda module, x: (module(x), nnx.state(module, nnx.RngCount)))
@@ -206,7 +206,7 @@ def test_drawn_masks_change_where_the_module_s_state_is_kept() -> None:
 
 @pytest.mark.parametrize("tied", [True, False])
 def test_a_search_with_matrices_that_are_not_small_gives_the_same(tied: bool) -> None:
-    """They lie transposed; the logits of a tied table stay as they are."""
+    """They are stored transposed; the logits of a tied table are unchanged."""
     wide, options = SMALL // (6 * 4) + 1, {"start_id": 1, "end_id": 2, "max_new_tokens": 7}
     config = small(tie_logits=tied, share_embeddings=tied, feed_forward_width=wide, source_vocabulary=wide, target_vocabulary=wide)
     arrays = {name: np.float32(0.6) * np.random.default_rng(3).standard_normal(shape, np.float32)

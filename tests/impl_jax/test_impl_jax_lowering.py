@@ -1,6 +1,6 @@
-"""Every program of the JAX port is lowered for CUDA and TPU on a machine that has neither: it holds no callback to the host.
+"""Every program of the JAX port is lowered for CUDA and TPU on a machine that has neither: it has no host callbacks.
 
-The platforms are those that a program is lowered for: nothing asks which devices this process has.
+The platforms are those the program is lowered for: nothing queries the devices of this process.
 """
 
 from collections.abc import Iterator
@@ -33,7 +33,7 @@ from rosettaformer.judge.expectation.components import OWN, SEARCHES, without_ot
 from rosettaformer.judge.ports.adapters.jax import Adapter
 
 PLATFORMS = ("cuda", "tpu")
-ASKING = ("default_backend", "devices", "device_count", "local_devices", "local_device_count")  # the process, where the array knows
+ASKING = ("default_backend", "devices", "device_count", "local_devices", "local_device_count")  # the array knows them itself
 SIZES = {
     "model_width": 6,
     "heads": 2,
@@ -47,12 +47,12 @@ BOTH = preset("tiny", **SIZES, key_value_heads=1, encoder_layers=1, decoder_laye
 ENCODER = preset("bert_base", **SIZES, key_value_heads=2, max_positions=20, encoder_layers=1, classes=3, masked_language_head=False)
 DECODER = preset("gpt2_small", **SIZES, key_value_heads=2, max_positions=40, decoder_layers=1)
 SOURCE, TARGET = np.array([[3, 4, 5, 6], [1, 2, 0, 0]], np.int32), np.array([[7, 8, 9], [5, 0, 0]], np.int32)
-# Python that prepares a program, and what is made before one.
+# Python that prepares a program, and values made before it.
 NO_PROGRAM = (*SEARCHES, "decode_in_steps", "initialise", "random_dropout")
 
 
 def lowered(program: Any, *arguments: Any) -> str:
-    """The program's text for both platforms."""
+    """Returns the program's text for both platforms."""
     with mock.patch.multiple(jax, **dict.fromkeys(ASKING, _refused)):
         return program.trace(*arguments).lower(lowering_platforms=PLATFORMS).as_text()
 

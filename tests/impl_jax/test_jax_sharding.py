@@ -1,4 +1,4 @@
-"""JAX on a mesh: loss, every gradient and every parameter are the reference's, and masks are one device's."""
+"""JAX on a mesh: loss, every gradient and every parameter match the reference, and masks equal a single device's."""
 
 import socket
 from functools import cache
@@ -34,7 +34,7 @@ ENTRY %main (p: f64[16,2]) -> f64[16,4] {
 
 @cache
 def found(later: bool) -> dict[str, str]:
-    """What became of the checks of a kind, which share a process."""
+    """Returns the outcomes of the checks of a kind, which share a process."""
     return outcomes(name for name in CHECKS if name.startswith(LATER) == later)
 
 
@@ -52,13 +52,13 @@ def test_two_processes_train_together_and_each_reads_its_own_part_of_a_state() -
     first, second = (wait() for wait in both)
     assert (first["rank"], second["rank"]) == (0, 1)
     for one in (first, second):
-        # Four parts of nearly everything; a process has two devices, in whose parts are copies of what is whole.
+        # Four parts of nearly everything; a process has two devices, whose parts include copies of unsplit tensors.
         assert one["size"] == 2 and one["flags"] == [True, False] and one["read"] < 0.6, one
 
 
 @pytest.mark.gpu
 def test_a_mesh_of_one_on_a_gpu() -> None:
-    """The same code on a GPU, whose compiler makes other programs of it."""
+    """The same code on a GPU, whose compiler makes different programs of it."""
     trains("llama", "data=1", device="cuda", recompute=True)
     trains("paper", "data=1", "Explicit", steps=3, device="cuda")
 
@@ -66,7 +66,7 @@ def test_a_mesh_of_one_on_a_gpu() -> None:
 @pytest.mark.gpu
 @pytest.mark.multigpu
 def test_meshes_of_several_gpus() -> None:
-    """NCCL in place of memory, and reduce-scatter in place of a reduction and a slice."""
+    """NCCL instead of memory, and reduce-scatter instead of a reduction and a slice."""
     count = min(len(jax.devices("cuda")), 4)
     if count < 2:
         pytest.skip("needs several CUDA devices")

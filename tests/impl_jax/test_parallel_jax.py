@@ -34,7 +34,7 @@ def wide(config: Any = HEADS) -> Any:
 
 
 def placed(mesh: Any, rules: dict[str, str], config: Any = HEADS) -> Any:
-    """The model, each parameter split by the letters of its axes; everything else on every device."""
+    """Returns the model with each parameter split by the letters of its axes, and everything else on every device."""
     model, place = wide(config), functools.partial(NamedSharding, mesh)
     nnx.update(model, jax.tree.map(lambda x: jax.device_put(x, place(PartitionSpec())), nnx.state(model)))
     state = nnx.state(model, nnx.Param)
@@ -53,7 +53,7 @@ def ids(mesh: Any) -> list[Any]:
 
 @nnx.jit
 def found(model: Any, *pair: Any) -> tuple[Any, Any, Any]:
-    """Logits, loss and gradients."""
+    """Returns logits, loss and gradients."""
     value, gradients = nnx.value_and_grad(lambda model: model.training_loss(*pair, smoothing=0.1))(model)
     return model(*pair), value, nnx.state(gradients, nnx.Param)
 
@@ -94,7 +94,7 @@ def trains(mesh: Any) -> None:
 
 
 def loads(mesh: Any) -> None:
-    """Loading keeps where each parameter is; an export brings it together."""
+    """Checks that loading keeps the placement of each parameter, and an export gathers it."""
     model, arrays = placed(mesh, {"d": "data"}), values(HEADS)
     before = model.source_embedding.table.get_value().sharding
     weights.load(model, arrays, HEADS)
@@ -113,7 +113,7 @@ def positions(mesh: Any) -> None:
 
 
 def maps(mesh: Any) -> None:
-    """`jax.shard_map` over the batch; gradients are added by `jax.lax.psum`."""
+    """Checks `jax.shard_map` over the batch, with gradients added by `jax.lax.psum`."""
     spec, everywhere = PartitionSpec("data"), PartitionSpec()
     graph, state, rest = nnx.split(placed(mesh, {}), nnx.Param, ...)
     total = int((TARGET[:, 1:] != 0).sum())

@@ -1,4 +1,4 @@
-"""What users change in models of the JAX port: replaced parts, adapters, bridges to Linen."""
+"""Changes that users make to models of the JAX port: replaced parts, adapters, bridges to Linen."""
 
 from functools import partial
 from typing import Any
@@ -23,7 +23,7 @@ from reference_numpy import parameters
 
 
 def searched(model: Any, searcher: Any = None) -> None:
-    """Every token of a search is the likeliest by the model's call."""
+    """Asserts that every token of a search is the likeliest according to the model's call."""
     found = np.asarray(MODELS.tokens(model, searcher or Searcher(model)))
     logits = np.asarray(model(SOURCE, np.concatenate([np.full((4, 1), 1), found[:, :-1]], axis=1)))
     ends = found == SEARCH["end_id"]
@@ -33,7 +33,7 @@ def searched(model: Any, searcher: Any = None) -> None:
 
 
 def adapted(rank: int = 2) -> Any:
-    """A model with an adapter next to a projection, which adds something."""
+    """Returns a model with a nonzero adapter next to a projection."""
     model = loaded()
     feed_forward = model.decoder.layers[0].feed_forward
     adapter = nnx.LoRA(8, rank, 12, base_module=feed_forward.hidden, rngs=nnx.Rngs(1))
@@ -43,7 +43,7 @@ def adapted(rank: int = 2) -> Any:
 
 
 class Neighbours(nnx.Module):
-    """A layer that adds to every token the one before it."""
+    """A layer that adds the previous token to each token."""
 
     def __init__(self, layer: Any) -> None:
         self.layer = layer
@@ -90,7 +90,7 @@ def test_parts_that_are_exchanged_after_compilation_are_used() -> None:
 
 
 def stock_norm(kind: Any, layer: str) -> Any:
-    """A norm of Flax with the parameters of the model's."""
+    """Returns a Flax norm with the parameters of the model's."""
     norm = kind(epsilon=CONFIG.epsilon)
     for variable, name in (("scale", "scale"), ("bias", "offset")):
         array = values(dtype="float32")[f"{layer}.feed_forward_norm.{name}"]

@@ -1,4 +1,4 @@
-"""Users' programs of the JAX port: transformations, checks of JAX, and jax.export."""
+"""Users' programs of the JAX port: transformations, JAX checks, and jax.export."""
 
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial

@@ -1,4 +1,4 @@
-"""What is special to training in the JAX port: programs, Optax, half-precision sums, and where random keep masks come from."""
+"""Specifics of training in the JAX port: programs, Optax, half-precision sums, and the origin of random keep masks."""
 
 from typing import Any
 

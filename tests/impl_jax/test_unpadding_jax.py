@@ -1,4 +1,4 @@
-"""What is special to the JAX port without padding: single operations, programs, and arrays of several devices."""
+"""Specifics of the JAX port without padding: single operations, programs, and arrays on several devices."""
 
 import functools
 from collections.abc import Iterator
@@ -28,7 +28,7 @@ def wide() -> Iterator[None]:
 
 @pytest.mark.conformance
 def test_operation_by_operation_padding_is_left_out_too() -> None:
-    """And a target of rows beside a flat source; a function without a driver is called as it is."""
+    """Also with an unflattened target and a flat source; a function without a driver is called unchanged."""
     source, target = tokens("mixed", TIED)
     model = BACKEND.loaded(TIED, arrays(TIED))
     rows = real_rows(model(source, target), target != 0)
@@ -57,12 +57,12 @@ def test_a_shape_has_a_program_for_each_length_that_saves_something_and_for_the_
     call = compiled(model)
     target = np.ones((1, 40), int)
     rows = np.asarray(call(None, target, skip_padding=True))
-    call(None, np.arange(40)[None] % 20, skip_padding=True)  # of little work, by default
+    call(None, np.arange(40)[None] % 20, skip_padding=True)  # little work, by default
     assert program_count(call.program) == 1
     call = compiled(model, least=0)
     np.testing.assert_array_equal(call(None, target, skip_padding=True), rows)
     assert program_count(call.program) == 1
-    for real in (3, 20, 21, 39):  # lengths are multiples of 3, and 39 tokens of 40 are all
+    for real in (3, 20, 21, 39):  # lengths are multiples of 3, and 39 of 40 tokens count as all
         call(None, np.where(np.arange(40) < real, target, 0), skip_padding=True)
     assert program_count(call.program) == 3
 
@@ -70,7 +70,7 @@ def test_a_shape_has_a_program_for_each_length_that_saves_something_and_for_the_
 def test_arrays_on_several_devices_are_not_brought_together() -> None:
     assert unpadding.is_known(np.ones(2))
     assert unpadding.is_known(jnp.ones(2))
-    assert jax.jit(lambda x: x + unpadding.is_known(x))(0) == 0  # a traced one has no values
+    assert jax.jit(lambda x: x + unpadding.is_known(x))(0) == 0  # traced arrays have no values
 
 
 @pytest.mark.parametrize("kind", ["none", "dynamic"])

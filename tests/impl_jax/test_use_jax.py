@@ -1,4 +1,4 @@
-"""Users' everyday work with the JAX port: calls, training, dropout, files and precision."""
+"""Everyday use of the JAX port: calls, training, dropout, files and precision."""
 
 import copy
 import functools

@@ -1,4 +1,4 @@
-"""Without TensorFlow there is nothing to test."""
+"""Skips the folder if TensorFlow is not installed."""
 
 from importlib.util import find_spec
 

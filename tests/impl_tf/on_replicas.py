@@ -1,7 +1,7 @@
-"""Run in a process of its own, since devices are set up once: the TensorFlow port on a mesh, against the reference.
+"""Runs in its own process, since devices are configured once: the TensorFlow port on a mesh, against the reference.
 
-`python on_replicas.py ACTION ...`: on logical CPUs, or as a worker where TF_CONFIG is set. Prints a line of JSON for every action: the
-largest error of what it compared, relative to the largest number of its tensor, or what else it found.
+`python on_replicas.py ACTION ...`: on logical CPUs, or as a worker if TF_CONFIG is set. Prints a line of JSON for every action: the
+largest error of its comparisons, relative to the largest number of the tensor, or another result.
 """
 
 import dataclasses
@@ -37,7 +37,7 @@ LLAMA = preset(
     "llama2_7b", source_vocabulary=23, target_vocabulary=23, model_width=12, heads=6, key_value_heads=2, key_size=4, value_size=4,
     feed_forward_width=19, decoder_layers=1, padding_id=0,
 )  # fmt: skip
-SCALINGS: dict[str, dict[str, Any]] = {  # whose frequencies depend on the longest row
+SCALINGS: dict[str, dict[str, Any]] = {  # their frequencies depend on the longest row
     "dynamic": {"factor": 3.0},
     "longrope": {"short_factors": [1.0, 1.3], "long_factors": [1.2, 4.0], "attention_factor": 1.2},
 }
@@ -50,8 +50,8 @@ MODELS: dict[str, tuple[TransformerConfig, Recipe]] = {
     "longrope": (LLAMA.replace(**LONGROPE), FULL.replace(microbatches=1)),
 }
 LAYER = "decoder.layers.0."
-SHORT_FIRST = [1, 2, 1, 2, 3, 0]  # the first three are of the original length
-ROWS = 5  # which two replicas have as 3 and 2, four as 2, 2, 1 and none
+SHORT_FIRST = [1, 2, 1, 2, 3, 0]  # the first three have the original length
+ROWS = 5  # split by two replicas into 3 and 2, by four into 2, 2, 1 and 0
 
 
 def begin(name: str, mesh: Mesh | None = None, **settings: Any) -> Trainer:
@@ -60,7 +60,7 @@ def begin(name: str, mesh: Mesh | None = None, **settings: Any) -> Trainer:
 
 
 def given(config: TransformerConfig, step: int, rows: int) -> tuple[Any, ...]:
-    """A ragged batch and its keep masks; if frequencies depend on the longest row, it is among the last."""
+    """Returns a ragged batch and its keep masks; if frequencies depend on the longest row, it is among the last."""
     chosen = (SHORT_FIRST if config.rotary_scaling.by_length else [0, 1, 2, 3, 0, 1, 2, 3])[:rows]
     source, target = (None if array is None else array[chosen] for array in batch(step, config=config))
     drawn = sites.draw(config, rows, 7, 5, np.random.default_rng([3, step]))
@@ -68,7 +68,7 @@ def given(config: TransformerConfig, step: int, rows: int) -> tuple[Any, ...]:
 
 
 def apart(found: Mapping[str, Any], expected: Mapping[str, Any]) -> float:
-    """The largest error of a tensor, relative to its largest number; those of rounding alone count by the largest of all."""
+    """Returns a tensor's largest error, relative to its largest number; tensors of only rounding use the largest of all."""
     assert found.keys() == expected.keys(), found.keys() ^ expected.keys()
     most = max((np.abs(array).max(initial=0) for array in map(np.asarray, expected.values())), default=0)
     worst = 0.0
@@ -81,14 +81,14 @@ def apart(found: Mapping[str, Any], expected: Mapping[str, Any]) -> float:
 
 
 def steps(name: str, data: str = "2", rows: str = str(ROWS), count: str = "10", **settings: Any) -> float:
-    """Loss, every gradient, and every parameter and moment after the steps; the last loss in evaluation."""
+    """Returns the largest error of loss, gradients, and parameters and moments after the steps, and of the last loss in evaluation."""
     config, recipe = MODELS[name]
     run, other = begin(name, Mesh(data=int(data)), **settings), Reference(config, recipe, parameters.initialise(config, 0))
     errors = []
     for step in range(int(count)):
         both = [trainer.train_step(*given(config, step, int(rows))) for trainer in (run, other)]
         errors.append(abs(float(both[0]) / float(both[1]) - 1))
-        if step == 0:  # the first moment is a share of the gradient
+        if step == 0:  # the first moment is proportional to the gradient
             errors.append(apart(*(of("first_moment", trainer.state()) for trainer in (run, other))))
     errors.append(apart(run.state(), other.state()))
     last = given(config, 9, int(rows))[:2]
@@ -102,7 +102,7 @@ def of(part: str, state: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
 
 
 def drawn(name: str, *meshes: str, **settings: Any) -> float:
-    """Random keep masks are the same on every mesh, and others at every step and seed."""
+    """Checks that random keep masks are the same on every mesh and differ by step and seed; returns the largest difference."""
     config, losses = MODELS[name][0], []
     for data in map(int, meshes):
         run = begin(name, Mesh(data=data), **settings)
@@ -118,7 +118,7 @@ def drawn(name: str, *meshes: str, **settings: Any) -> float:
 
 
 def recomputed(name: str, data: str = "0", compiled: str = "") -> float:
-    """With recomputation the numbers and the random keep masks are the same, and each layer is run twice; 0: without a mesh."""
+    """Returns the largest effect of recomputation, which keeps all masks and runs each layer twice; 0: without a mesh."""
     mesh, config, counts = Mesh(data=int(data)) if int(data) else None, MODELS[name][0], []
     losses, states, call = [], [], DecoderLayer.run
     for recompute in (False, True):
@@ -133,7 +133,7 @@ def recomputed(name: str, data: str = "0", compiled: str = "") -> float:
 
 
 def continued(name: str) -> float:
-    """A state goes on another mesh from any mapping, and the searches are those of the run."""
+    """Returns the largest error after a state continues on another mesh from any mapping; its searches are the same."""
     config, recipe = MODELS[name]
     run, other = begin(name, Mesh(data=2)), Reference(config, recipe, parameters.initialise(config, 0))
     for trainer in (run, other):
@@ -150,7 +150,7 @@ def continued(name: str) -> float:
 
 
 def judged(data: str, nth: str, first: str = "0", mode: str = "eager") -> float:
-    """Every nth case with parameters, and the gradients of those with a gradient, as `on_mesh` answers."""
+    """Returns the largest error of `on_mesh` on every nth case with parameters, and on the gradients of cases that have them."""
     errors = [0.0]
     cases = [case for case in all_cases(grad=True) if case.parameters and case.component.removesuffix("_vjp") in port.components]
     for case in cases[int(first) :: int(nth)]:
@@ -167,7 +167,7 @@ def judged(data: str, nth: str, first: str = "0", mode: str = "eager") -> float:
 
 
 def followed(name: str, mode: str = "eager") -> float:
-    """What the judge asks, and the gradients of it, where the longest row is on the second replica: models, and stack and layer of one."""
+    """Returns the largest error of the judge's cases and gradients with the longest row on the second replica: models, a stack, a layer."""
     config, whole, rng = MODELS[name][0], parameters.initialise(MODELS[name][0], 0), np.random.default_rng(0)
     source, target, _ = given(config, 0, ROWS)
     tokens = {"source": source, "target": target}
@@ -188,7 +188,7 @@ def followed(name: str, mode: str = "eager") -> float:
 
 
 def single(name: str, dtype: str = "float32") -> float:
-    """A case on a mesh: the largest error in units of the largest that its derived tolerance allows."""
+    """Returns a case's largest error on a mesh, divided by its derived tolerance."""
     (case,) = (case.at(dtype) for case in mesh_cases([Mesh(data=2)]) if case.id == name)
     found, expected = named(port.on_mesh(case)), expect(case)
     assert found.keys() == expected.keys(), found.keys() ^ expected.keys()
@@ -197,14 +197,14 @@ def single(name: str, dtype: str = "float32") -> float:
 
 
 def named(outputs: Any) -> dict[str, Any]:
-    """Outputs by name, whether they are one array, two or a mapping."""
+    """Names outputs, whether one array, a pair or a mapping."""
     if isinstance(outputs, Mapping):
         return parameters.flatten(outputs)
     return dict(zip(("output", "weights"), outputs if isinstance(outputs, tuple) else (outputs,), strict=False))
 
 
 def refused() -> list[str]:
-    """What is said where devices are missing, and of a case on a model axis."""
+    """Returns the errors for missing devices, and for a case on a model axis."""
     said = []
     case = next(case for case in all_cases() if case.parameters)
     for ask in (
@@ -220,14 +220,14 @@ def refused() -> list[str]:
 
 
 def group() -> list[Any]:
-    """This process among the workers."""
+    """Joins this process to the workers."""
     run = begin("decoder-only", Mesh(data=2))
     run.group.barrier()
     return [run.group.rank, run.group.size, run.group.any(run.group.rank == 1), run.group.any(False)]
 
 
 def killed() -> list[Any]:
-    """The second worker ends without a word after a step: what the first then says, and after how many seconds."""
+    """Kills the second worker after a step; returns the first worker's error, and after how many seconds."""
     run = begin("decoder-only", Mesh(data=2))
     config = MODELS["decoder-only"][0]
     run.train_step(*given(config, 0, 4))

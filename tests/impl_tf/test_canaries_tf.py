@@ -1,4 +1,4 @@
-"""Each private name of Keras that impl_tf uses still does what it is used for."""
+"""Each private Keras name that impl_tf uses still works as expected."""
 
 from collections.abc import Callable
 
@@ -15,7 +15,7 @@ from reference_numpy import preset
 
 
 class Doubled(framework.Traced):
-    """Multiplies by a weight; notes the training mode of its calls."""
+    """Multiplies by a weight, and records the training mode of its calls."""
 
     def build(self, input_shape: object = None) -> None:
         self.scale = self.add_weight(initializer="ones", name="scale")

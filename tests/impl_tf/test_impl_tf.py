@@ -1,4 +1,4 @@
-"""What is special to the TensorFlow port: saving, tracing, strict weights, training mode and Keras masks."""
+"""Specifics of the TensorFlow port: saving, tracing, strict weights, training mode and Keras masks."""
 
 import numpy as np
 import pytest
@@ -124,7 +124,7 @@ def test_the_output_s_shape_is_known_without_a_call():
     for one in ([source, target], {"source": source, "target": target}):
         assert model(one).shape == (None, None, 29)
     with pytest.raises(ValueError, match="vocabulary's size 23"):
-        model(keras.Input((None, 7)), target)  # a symbolic call is checked too
+        model(keras.Input((None, 7)), target)  # symbolic calls are checked as well
 
 
 def test_a_quantized_model_is_refused():
@@ -202,7 +202,7 @@ def small_chunks(monkeypatch, weights: int = 1) -> None:
 @pytest.mark.conformance
 def test_chunks_of_queries_give_what_all_give_together(monkeypatch, target, causal, jit_compile):
     rng = np.random.default_rng(0)
-    bound = 2 * target * 4 * 5 * np.finfo(float).eps  # of a sum of so many terms in another order
+    bound = 2 * target * 4 * 5 * np.finfo(float).eps  # rounding of a sum of this many terms in another order
     bias, mask = rng.standard_normal((1, 4, target, 11)), rng.random((2, 1, 1, 11)) < 0.7
     arrays = [tf.constant(x) for x in (rng.standard_normal((2, target, 4, 5)), rng.standard_normal((2, 11, 2, 5)), bias)]
 

@@ -1,4 +1,4 @@
-"""What users change in models of the TensorFlow port: layers beside those of Keras, masks, LoRA."""
+"""Changes that users make to models of the TensorFlow port: Keras layers in between, masks, LoRA."""
 
 from typing import Any
 
@@ -33,7 +33,7 @@ def tokens(model: Any) -> Any:
 def test_functional_models_around_the_port() -> None:
     a, b = keras.Input((None,), dtype="int64"), keras.Input((None,), dtype="int64")
     same(keras.Model([a, b], loaded()(a, b))(PAIR), reference())
-    a, b = keras.Input((8,)), keras.Input((5,))  # of Keras' default, float32
+    a, b = keras.Input((8,)), keras.Input((5,))  # Keras' default dtype, float32
     model = keras.Model([a, b], loaded()(a, b))
     same(model.predict(list(PAIR), verbose=0), reference())
     with pytest.raises(ValueError, match="integer"):
@@ -83,7 +83,7 @@ def test_parts_are_replaced_before_the_model_is_built(tmp_path: Any) -> None:
 
 
 class Neighbours(keras.layers.Layer):
-    """A layer that adds to every token the one before it."""
+    """A layer that adds the previous token to each token."""
 
     def __init__(self, layer: Any) -> None:
         super().__init__(dtype="float64")

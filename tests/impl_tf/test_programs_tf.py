@@ -59,7 +59,7 @@ print(json.dumps(test_programs_tf.on_replicas(tf.distribute.MirroredStrategy(["C
 
 
 def on_replicas(strategy: Any) -> list[str]:
-    """Checks `fit`, `predict` and a loop of one's own on two replicas; returns the refusal without a total."""
+    """Checks `fit`, `predict` and a custom loop on two replicas; returns the error without a total."""
     from test_use_tf import LABELS, MAPPING, RATE, Own, ready, stepped, values
 
     from impl_tf import weights

@@ -1,4 +1,4 @@
-"""The TensorFlow port on several devices: what `on_replicas.py` finds in processes of its own, and what needs none."""
+"""The TensorFlow port on several devices: results of `on_replicas.py` in its own processes, and tests that need none."""
 
 import json
 import os
@@ -29,7 +29,7 @@ ONE = "steps decoder-only count=3"
 
 
 def found(*actions: str, workers: int = 0) -> dict[str, Any]:
-    """What the first process finds for each action: one on logical CPUs (workers=0), or several as workers."""
+    """Returns the first process's results by action: one process on logical CPUs (workers=0), or several as workers."""
     ports = [_free_port() for _ in range(workers)]
     cluster = {"worker": [f"localhost:{port}" for port in ports]}
     running: list[subprocess.Popen[str]] = []
@@ -62,7 +62,7 @@ def _free_port() -> int:
 
 @pytest.mark.conformance
 def test_steps_on_two_devices_are_those_of_the_reference_and_what_is_missing_is_said() -> None:
-    """Five rows, three and two, ragged; with the loss, every gradient and every parameter; and the errors of a process that has four."""
+    """Five ragged rows, as three and two; loss, every gradient and every parameter; and the errors of a process that has four."""
     outcome = found("refused", ONE)
     assert outcome[ONE] < CLOSE
     refused = ["ValueError … data=9,model=1 … 9 devices … 4", "ValueError … got model=2", "NotImplementedError … got model=2"]
@@ -71,7 +71,7 @@ def test_steps_on_two_devices_are_those_of_the_reference_and_what_is_missing_is_
 
 LONGEST = "frequencies of the longest row, which the second replica has"
 MODELS = ("tied", "no-dropout", "classes", "decoder-only", "llama")
-# what is asked of logical CPUs in one process each
+# actions on logical CPUs, one process each
 CHECKS = {
     **{f"ten steps of {name}": [f"steps {name}"] for name in MODELS},
     "ten steps in microbatches": ["steps parts rows=6"],
@@ -87,7 +87,7 @@ CHECKS = {
     "some components that the judge asks": ["judged 2 30", "judged 3 40 first=7"],
     **{f"every fourth component, from {first}": [f"judged 2 4 first={first}"] for first in range(4)},
 }
-# what is asked of two workers
+# actions of two workers
 TOGETHER = {
     "workers without rows": ["steps llama rows=1 count=3", "steps longrope count=3", "judged 2 60"],
     "workers, compiled": ["steps decoder-only compiled=1"],
@@ -104,7 +104,7 @@ def test_a_mesh_gives_the_numbers_of_the_reference(name: str) -> None:
 @pytest.mark.conformance
 @pytest.mark.parametrize("workers", [0, 2])
 def test_float32_is_within_its_derived_tolerance(workers: int) -> None:
-    """Losses and parameters of ten steps of the paper's model, and the gradients of a Llama's and the paper's loss."""
+    """Losses and parameters over ten steps of the paper's model, and gradients of Llama's and the paper's loss."""
     steps = [f"single training_steps/sharded_{name}" for name in ("paper_keep", "microbatches")]
     steps += ["single training_steps/sharded_recompute dtype=float64"]
     gradients = [f"single training_loss_vjp/sharded_{name}" for name in ("paper_keep", "llama")]

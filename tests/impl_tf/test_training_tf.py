@@ -1,4 +1,4 @@
-"""What is special to training in the TensorFlow port: Keras' optimisers and loops, and where random keep masks come from."""
+"""Specifics of training in the TensorFlow port: Keras' optimizers and loops, and the origin of random keep masks."""
 
 import keras
 import numpy as np
@@ -21,7 +21,7 @@ def test_masks_are_the_same_eager_and_compiled(dtype: str) -> None:
 
 
 def test_rows_that_no_id_names_have_moments_that_decay():
-    """Keras' update of a sparse gradient is not asked for; an id that comes twice counts twice."""
+    """Keras' update of sparse gradients is not used; an id that occurs twice counts twice."""
     tables = [keras.Variable(np.ones((5, 3)), dtype="float64") for _ in range(2)]
     rows = tf.IndexedSlices(tf.ones((3, 3), tf.float64), tf.constant([1, 3, 3]), tf.constant([5, 3]))
     for table, gradient in zip(tables, (rows, tf.convert_to_tensor(rows)), strict=True):

@@ -1,4 +1,4 @@
-"""What is special to the TensorFlow port without padding: graphs, Keras masks, and what has no values."""
+"""Specifics of the TensorFlow port without padding: graphs, Keras masks, and symbolic inputs."""
 
 from typing import Any
 
@@ -66,7 +66,7 @@ def test_ids_without_values_keep_their_rows(model: Any, tmp_path) -> None:
 
 
 def test_rows_stay_if_graphs_run_eagerly(model: Any) -> None:
-    """So that what watches the layers sees rows."""
+    """So that observers of layers see rows."""
     source, target = tokens("right", OTHERS)
     shapes = []
     layer = model.encoder.layers[0]

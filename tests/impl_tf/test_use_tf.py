@@ -1,4 +1,4 @@
-"""Users' everyday work with the TensorFlow port: calls, `fit`, files and precision."""
+"""Everyday use of the TensorFlow port: calls, `fit`, files and precision."""
 
 import copy
 import functools
@@ -23,7 +23,7 @@ loaded, right = MODELS.loaded, MODELS.right
 SOURCE, TARGET = PAIR
 MAPPING = {"source": SOURCE, "target": TARGET}
 QUIET: dict[str, Any] = {"batch_size": 4, "verbose": 0, "shuffle": False}
-RATE = 0.5  # of gradient descent
+RATE = 0.5  # learning rate of gradient descent
 
 
 def loss() -> Any:
@@ -31,7 +31,7 @@ def loss() -> Any:
 
 
 def ready(model: Any, **options: Any) -> Any:
-    """The model, compiled for gradient descent; eager, since a graph takes seconds."""
+    """Returns the model compiled for gradient descent; eager, since a graph takes seconds."""
     eager = {} if {"run_eagerly", "jit_compile", "steps_per_execution"} & {*options} else {"run_eagerly": True}
     model.compile(**{"optimizer": keras.optimizers.SGD(RATE), "loss": loss()} | eager | options)
     return model
@@ -39,7 +39,7 @@ def ready(model: Any, **options: Any) -> Any:
 
 @functools.cache
 def expected_step() -> dict[str, np.ndarray]:
-    """The reference's parameters after one step of gradient descent on LABELS."""
+    """Returns the reference's parameters after one step of gradient descent on LABELS."""
     logits = reference()
     exponent = np.exp(logits - logits.max(-1, keepdims=True))
     cotangent = (exponent / exponent.sum(-1, keepdims=True) - np.eye(24)[LABELS]) / LABELS.size
@@ -49,7 +49,7 @@ def expected_step() -> dict[str, np.ndarray]:
 
 
 def stepped(model: Any, tolerance: float = 1e-9) -> None:
-    """The model has taken the reference's step."""
+    """Asserts that the model has taken the reference's step."""
     found = weights.export(model, CONFIG)
     for name, array in expected_step().items():
         same(found[name], array, tolerance)
@@ -181,7 +181,7 @@ def test_a_train_step_and_a_loop_of_one_s_own() -> None:
 
 
 def moved(before: Any, after: Any) -> dict[str, bool]:
-    """Whether each parameter has changed, except the biases of keys, on which nothing depends."""
+    """Returns whether each parameter has changed, except the key biases, which have no effect."""
     old, new = (weights.export(model, CONFIG) for model in (before, after))
     return {name: bool((x != new[name]).any()) for name, x in old.items() if not name.endswith("key.bias")}
 

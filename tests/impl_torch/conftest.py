@@ -1,4 +1,4 @@
-"""Without PyTorch there is nothing to test."""
+"""Skips the folder if PyTorch is not installed."""
 
 from importlib.util import find_spec
 

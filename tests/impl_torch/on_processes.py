@@ -1,6 +1,6 @@
-"""What the processes of a mesh show of the PyTorch port: `python on_processes.py data=2,model=2 cpu CHECK...`.
+"""Checks of the PyTorch port in the processes of a mesh: `python on_processes.py data=2,model=2 cpu CHECK...`.
 
-Every check first asks the reference, in one process, and is then run by all; a line of JSON says what was wrong with each.
+Every check first runs the reference in one process, then the port in all; a line of JSON has the error of each.
 """
 
 import contextlib
@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-import torch._dynamo  # which the first step loads: once here, and not in every process
+import torch._dynamo  # loaded by the first step: once here instead of in every process
 import torch.distributed as dist
 from torch.multiprocessing import ProcessExitedException, start_processes
 
@@ -59,18 +59,18 @@ CONFIGS = {
                       pooler=True, masked_language_head=False, classifier_dropout_rate=0.1, **DROPPED),
     "gpt2": preset("gpt2_small", **ALONE | {"key_value_heads": 4}, max_positions=9, **DROPPED),
     "llama": preset("llama31_8b", **ALONE),
-    # a norm of each head, whose scale all processes share
+    # per-head norms, whose scale all processes share
     "qwen3": preset("qwen3_600m", **ALONE),
-    # a rounded scale of the embedding, windows, caps
+    # a rounded embedding scale, windows, caps
     "gemma2": preset("gemma2_2b", **ALONE),
     "gemma3": preset("gemma3_1b", **ALONE | {"key_value_heads": 1}),
-    # norms over the width of all heads; of fewer groups than processes
+    # norms over the width of all heads; fewer groups than processes
     "olmo2": preset("llama2_7b", **ALONE, **WIDTH),
     "olmo2 with layer norms": preset("llama2_7b", **ALONE | {"key_value_heads": 1}, **WIDTH, norm="layer", norm_offset=True,
                                      norm_one_plus_scale=True),
-    # fewer tokens than processes can share: the last ones have none
+    # fewer tokens than processes: the last ones have none
     "few tokens": preset("tiny", **SIZES | {"source_vocabulary": 5, "target_vocabulary": 5}, output_bias=True, padding_id=0),
-    # frequencies of the longest row of all, which the last processes do not have: their rows begin with padding
+    # frequencies of the longest row, which the last processes lack: their rows begin with padding
     "dynamic": preset("tiny", **SIZES, positions="rotary", padding_id=0,
                       rotary_scaling={"kind": "dynamic", "factor": 3.0, "original_length": 2}),
     "longrope": preset("llama31_8b", **ALONE, padding_id=0, rotary_scaling={
@@ -78,8 +78,8 @@ CONFIGS = {
     }),
 }  # fmt: skip
 MASKED = CONFIGS["classes"].replace(classes=0, masked_language_head=True, pooler=False)
-PLACES = np.maximum(np.arange(6) - np.arange(5)[:, None], 0)  # of the tokens of five rows behind their padding
-# An epsilon beside which a gradient that is rounding alone, as a key's bias has, is nothing.
+PLACES = np.maximum(np.arange(6) - np.arange(5)[:, None], 0)  # positions of the tokens of five rows after their padding
+# An epsilon that dominates gradients of pure rounding, such as that of a key's bias.
 RECIPE = PAPER.replace(warmup=3, epsilon=1e-4, weight_decay=0.1, clip_norm=0.5)
 CLOSE = 1e-9
 AGAIN = ("llama", "paper", "gpt2")
@@ -87,7 +87,7 @@ SEARCHING = ("decode_in_steps", "greedy_search", "sample", "beam_search")
 
 
 def batch(config: TransformerConfig, rows: int = 5) -> tuple[Any, np.ndarray]:
-    """Source and target with ragged padding: five rows, which no mesh divides."""
+    """Returns source and target with ragged padding: five rows, which no mesh divides."""
     rng = np.random.default_rng(3)
 
     def ids(vocabulary: int, length: int) -> np.ndarray:
@@ -96,7 +96,7 @@ def batch(config: TransformerConfig, rows: int = 5) -> tuple[Any, np.ndarray]:
             real = max(2, length - row)
             token[row, real:] = 0
             if by_length(config):
-                token[row] = np.roll(token[row], -real)  # the padding is before
+                token[row] = np.roll(token[row], -real)  # left padding
         return token
 
     source = ids(config.source_vocabulary, 7) if config.encoder_layers else None
@@ -104,21 +104,21 @@ def batch(config: TransformerConfig, rows: int = 5) -> tuple[Any, np.ndarray]:
 
 
 def begun(config: TransformerConfig) -> dict[str, np.ndarray]:
-    """Parameters of which every one shows."""
+    """Returns visible initial parameters."""
     rng = np.random.default_rng(9)
     return {name: array + rng.normal(0, 0.1, array.shape) for name, array in parameters.initialise(config, 0).items()}
 
 
 def kept(config: TransformerConfig, rows: int, step: int) -> Any:
-    """Keep masks of a batch of `rows` rows."""
+    """Returns the keep masks of a batch of `rows` rows."""
     lengths = 7 if config.encoder_layers else 0, 0 if config.classes else 5
     return sites.draw(config, rows, *lengths, np.random.default_rng(step))
 
 
 def same(found: Mapping[str, Any], expected: Mapping[str, Any], what: str = "") -> None:
-    """Raises AssertionError that names what differs by more than 1e-9 of the largest number of its array.
+    """Raises AssertionError naming the arrays that differ by more than 1e-9 of their largest number.
 
-    An array that is 0 but for rounding is compared with the largest number of all.
+    An array that is 0 up to rounding is compared with a thousandth of the largest number of all arrays.
     """
     assert set(found) == set(expected), f"{what}: {sorted(set(found) ^ set(expected))}"
     largest = max(np.abs(array).max(initial=0) for array in expected.values())
@@ -132,7 +132,7 @@ def same(found: Mapping[str, Any], expected: Mapping[str, Any], what: str = "") 
 
 
 def trained(trainer: Any, config: TransformerConfig, steps: int, rows: int = 5, keep: Any = kept) -> dict[str, Any]:
-    """The losses of some steps, the state after them, and the loss of three other rows in evaluation."""
+    """Returns the losses of some steps, the state after them, and the loss of three other rows in evaluation."""
     given = batch(config, rows)
     masks = (None if keep is None else keep(config, rows, step) for step in range(steps))
     losses = [float(trainer.train_step(*given, keep=mask)) for mask in masks]
@@ -151,7 +151,7 @@ def ten_steps(config: TransformerConfig, recipe: Recipe = RECIPE, steps: int = 1
 
 
 def drawn(config: TransformerConfig, seed: int) -> Run:
-    """Random masks are those of the rows' places in the batch, on every mesh."""
+    """Returns a check that random masks are those of the rows' places in the batch, on every mesh."""
 
     def masks(config: TransformerConfig, rows: int, step: int) -> Any:
         lengths = 7 if config.encoder_layers else 0, 0 if config.classes else 5
@@ -168,7 +168,7 @@ def drawn(config: TransformerConfig, seed: int) -> Run:
 
 
 def answered(component: str, config: TransformerConfig, **inputs: Any) -> list[Case]:
-    """A component's case, and the one of its gradients; inputs that are text are axes of random numbers."""
+    """Returns a component's case and its gradient case; text inputs are axes of random numbers."""
     rng = np.random.default_rng(4)
     axes = config.sizes | {"b": 5, "t": 6, "s": 7}
     given = {
@@ -182,7 +182,7 @@ def answered(component: str, config: TransformerConfig, **inputs: Any) -> list[C
 
 
 def alike(cases: Iterable[Case]) -> Run:
-    """Every case is answered as the reference answers it; those that the mesh does not divide are left out."""
+    """Returns a check of every case against the reference, except those that the mesh does not divide."""
     pairs = [(case, answer(case)) for case in cases]
 
     def run(mesh: Mesh, device: str) -> None:
@@ -193,7 +193,7 @@ def alike(cases: Iterable[Case]) -> Run:
 
 
 def without_rows(config: TransformerConfig) -> Run:
-    """A batch without rows is answered as the reference does, and no training."""
+    """Returns a check of a batch without rows against the reference, except in training."""
     source, target = (x[:0] for x in batch(config))
     both = ("transformer", "training_loss")
     answers = alike(itertools.chain.from_iterable(answered(name, config, source=source, target=target) for name in both))
@@ -209,7 +209,7 @@ def without_rows(config: TransformerConfig) -> Run:
 
 
 def of_the_suite(nth: int, part: int) -> Run:
-    """Every nth case of the suite that has parameters, with sizes that meshes divide."""
+    """Returns a check of every nth case of the suite that has parameters, with sizes that meshes divide."""
     fixed = {"heads": 4, "key_value_heads": 2, "feed_forward_width": 16}
     cases = [case for case in all_cases(fixed, grad=True) if case.parameters and not case.excluded and "float64" in case.dtypes]
     known = set(port.components) - set(SEARCHING)
@@ -218,7 +218,7 @@ def of_the_suite(nth: int, part: int) -> Run:
 
 
 def moved(config: TransformerConfig) -> Run:
-    """A run of the reference goes on on the mesh, and back."""
+    """Returns a check that a run of the reference continues on the mesh, and back."""
     reference = training.Trainer(config, RECIPE, begun(config))
     trained(reference, config, 3)
     before, steps = reference.state(), reference.steps
@@ -226,7 +226,7 @@ def moved(config: TransformerConfig) -> Run:
 
     def run(mesh: Mesh, device: str) -> None:
         trainer = Trainer(config, RECIPE, parameters.initialise(config, 5), device=device, mesh=mesh)
-        trainer.loss(*batch(config))  # what a forward pass gathered is not read again
+        trainer.loss(*batch(config))  # gathered parameters of a forward pass are not reused
         trainer.load_state(MappingProxyType(before), steps)
         same(trainer.state(), before, "what was loaded")
         same(trained(trainer, config, 2), expected, "the run")
@@ -238,7 +238,7 @@ def moved(config: TransformerConfig) -> Run:
 
 
 def resumed(config: TransformerConfig) -> Run:
-    """A run that is resumed on its mesh gives the same bits."""
+    """Returns a check that a run resumed on its mesh is bit-identical."""
 
     def run(mesh: Mesh, device: str) -> None:
         trainer, given = Trainer(config, RECIPE, begun(config), device=device, mesh=mesh), batch(config)
@@ -267,9 +267,9 @@ def searched(config: TransformerConfig) -> Run:
 
 
 def collectives(config: TransformerConfig, microbatches: int = 1, recompute: bool = False) -> Run:
-    """A step sends what is planned: nothing else is gathered, and no gradient is added up before the end.
+    """Returns a check that a step sends what is planned: no other gathers, and gradients are reduced only at the end.
 
-    And a process holds its part of the parameters, a table that several modules share once.
+    A process stores its part of the parameters, and a table shared by several modules once.
     """
 
     def run(mesh: Mesh, device: str) -> None:
@@ -279,7 +279,7 @@ def collectives(config: TransformerConfig, microbatches: int = 1, recompute: boo
         found = by_kind(parts.traffic(lambda: trainer.train_step(*given)))
         sizes = {"rows": 5, "source": 7, "target": 5, "dtype": "float64", "backend": "torch"}
         step = Step(config=config, mesh=mesh, recipe=recipe, recompute=recompute, **sizes)
-        if dist.get_rank() == 0:  # which has the most of what does not divide
+        if dist.get_rank() == 0:  # rank 0 has the most if sizes do not divide
             planned = by_kind((one.kind, one.payload) for one in traffic(step))
             assert found == planned, f"{found}, not {planned}"
             assert sum(part.nbytes for part in trainer._placed.parts().values()) == memory(step)["parameters"]
@@ -288,7 +288,7 @@ def collectives(config: TransformerConfig, microbatches: int = 1, recompute: boo
 
 
 def by_kind(sent: Iterable[tuple[str, int]]) -> Counter[str]:
-    """The bytes of each kind of collective, but of single numbers."""
+    """Returns the bytes per kind of collective, except for scalars."""
     found = Counter[str]()
     for kind, size in sent:
         found[kind.replace("_", "-")] += size * (size > 8)
@@ -331,7 +331,7 @@ CHECKS: dict[str, Callable[[], Run]] = {
 
 
 def work(rank: int, mesh: Mesh, device: str, runs: Mapping[str, Run], folder: str) -> None:
-    """One process of the mesh: runs the checks, and writes what was wrong; after a mistake the others cannot go on."""
+    """Runs one process of the mesh: the checks, and a record of their errors; after an error the others cannot continue."""
     torch.set_num_threads(1)
     os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(mesh.devices))
     backend = "nccl" if device == "cuda" else "gloo"
@@ -350,10 +350,10 @@ def work(rank: int, mesh: Mesh, device: str, runs: Mapping[str, Run], folder: st
 
 
 def main(mesh: Mesh, device: str, names: list[str]) -> dict[str, str]:
-    """What was wrong with each check, in the first process that says so; "" where nothing was."""
+    """Returns each check's error in the first process that reports one; "" if there is none."""
     runs = {name: CHECKS[name]() for name in names}
     with tempfile.TemporaryDirectory() as folder:
-        with contextlib.suppress(ProcessExitedException):  # one said what was wrong, and the others were ended
+        with contextlib.suppress(ProcessExitedException):  # one process recorded the error, and the others were ended
             start_processes(work, (mesh, device, runs, folder), nprocs=mesh.devices, start_method="fork")
         said = [json.loads(file.read_text()) for file in Path(folder).iterdir() if file.name != "store"]
     found = {name: sorted((one[name] for one in said), key=len)[-1] for name in names}

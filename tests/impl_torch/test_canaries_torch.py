@@ -1,4 +1,4 @@
-"""Each private name of torch that impl_torch uses still does what it is used for."""
+"""Each private torch name that impl_torch uses still works as expected."""
 
 import inspect
 from collections.abc import Callable
@@ -190,7 +190,7 @@ def _bfloat16() -> None:
 
 def _int8() -> None:
     if torch.backends.mkldnn.is_available() and in_one_instruction():
-        bound = 1.01 * 3 * float(LINEAR.weight.abs().max()) / 127  # of 3 products: half a step of 1 / 127 in each factor
+        bound = 1.01 * 3 * float(LINEAR.weight.abs().max()) / 127  # rounding of 3 products: half a step of 1 / 127 in each factor
         assert torch.allclose(Int8Projection(LINEAR)(X), LINEAR(X), rtol=0, atol=bound)
 
 

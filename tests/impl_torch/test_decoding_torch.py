@@ -1,4 +1,4 @@
-"""What is special to decoding in the PyTorch port: packed kernels, what users put in the place of a part, hooks, autocast."""
+"""Specifics of decoding in the PyTorch port: packed kernels, replaced parts, hooks, autocast."""
 
 from typing import Any
 
@@ -57,7 +57,7 @@ def test_packed_kernels_read_what_plain_ones_do(rows: int, dtype: str, close: fl
 
 
 class LowRank(torch.nn.Module):
-    """What users put in the place of a linear layer; it has neither `weight` nor `in_features`."""
+    """A user's replacement of a linear layer; it has neither `weight` nor `in_features`."""
 
     def __init__(self, base: Any) -> None:
         super().__init__()
@@ -180,7 +180,7 @@ def test_a_program_is_compiled_once_for_all_weights_and_lengths_and_has_large_ke
             monkeypatch.setattr(program, "compile_to", _not_again)
     if large._library == "mkl":
         few, many = (_calls("mkl::_mkl_linear", searchers[0], torch.from_numpy(source), count) for count in (4, 7))
-        assert many - few == 3 * 2 * config.decoder_layers  # large are the two kernels of a feed-forward
+        assert many - few == 3 * 2 * config.decoder_layers  # the two kernels of a feed-forward are large
 
 
 def _not_again(*_: Any) -> None:
@@ -202,7 +202,7 @@ def test_a_snapshot_encodes_as_the_model_does_with_gradients_too() -> None:
     gradients = []
     for one in (model, snapshot):
         soft = torch.nn.functional.one_hot(source, VOCABULARY).float().requires_grad_()
-        one.encode(soft)[..., 0].sum().backward()  # of a norm, whose square sum hardly changes
+        one.encode(soft)[..., 0].sum().backward()  # the sum of squares of a norm's output hardly changes
         gradients.append(soft.grad)
     torch.testing.assert_close(*gradients, rtol=1e-4, atol=1e-4)
 

@@ -1,4 +1,4 @@
-"""What is special to the PyTorch port; what it shares with the others is proved by the judge."""
+"""Specifics of the PyTorch port; the judge tests what it shares with the others."""
 
 from typing import Any
 

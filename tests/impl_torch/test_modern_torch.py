@@ -1,4 +1,4 @@
-"""The parts of modern decoders in the PyTorch port, together and in any mixture, against the reference and against torch's own modules."""
+"""The parts of modern decoders in the PyTorch port, together and in any mixture, against the reference and torch's own modules."""
 
 import functools
 from typing import Any
@@ -61,7 +61,7 @@ def config_of(name: str) -> TransformerConfig:
 
 
 def mixture(seed: int) -> TransformerConfig:
-    """A config of any mixture of the new fields, which no family need have."""
+    """Returns a config with any mixture of the new fields, also those no family has."""
     rng = np.random.default_rng(seed)
 
     def one(*values: Any) -> Any:
@@ -101,7 +101,7 @@ def tensor(array: Any) -> Any:
 
 
 class Batch:
-    """A source and a target of a config, whose rows have padding on the left and on the right."""
+    """A source and a target of a config, with rows padded on the left and on the right."""
 
     def __init__(self, config: TransformerConfig) -> None:
         rng = np.random.default_rng(1)
@@ -115,7 +115,7 @@ class Batch:
 
     @property
     def texts(self) -> Any:
-        """What a model is given."""
+        """Returns the inputs of a model."""
         source = None if self.source is None else Text(tensor(self.source), tensor(self.source_mask))
         return source, Text(tensor(self.target), tensor(self.target_mask))
 
@@ -140,7 +140,7 @@ def test_a_model_its_gradients_and_its_states_are_the_reference_s(config: Transf
 @NAMED
 @pytest.mark.parametrize("snapshot", [False, conformance(True)])
 def test_steps_are_the_reference_s_however_a_target_is_split(snapshot: bool, config: TransformerConfig) -> None:
-    """Beyond the window of a layer, whose places are written over, and for padding on the left."""
+    """Beyond a layer's window, whose places are overwritten, and with left padding."""
     values, batch = draw_parameters(config, 0), Batch(config)
     memory = None if batch.source is None else flat.encode(nest(values), config, batch.source, batch.source_mask)
     model = model_of(config, values)
@@ -157,7 +157,7 @@ SEARCHES: dict[str, dict[str, Any]] = {"greedy_search": {}, "sample": {}, "beam_
 
 
 def searched(config: TransformerConfig, searcher: Searcher, values: dict[str, np.ndarray], search: str, prompt: int = 5) -> None:
-    """Holds a search to the reference's."""
+    """Compares a search with the reference's."""
     batch, options = Batch(config), {"start_id": 1, "end_id": 3, "max_new_tokens": 9, **SEARCHES[search]}
     prefix, mask = batch.target[:, :prompt].copy(), batch.target_mask[:, :prompt]
     prefix[~mask] = 0
@@ -228,7 +228,7 @@ def test_a_scale_to_which_1_is_added_begins_at_zero() -> None:
 
 
 def test_gate_and_hidden_layer_are_one_product_in_int8_too() -> None:
-    """Whose numbers `test_int8` compares."""
+    """`test_int8` compares the numbers."""
     config = config_of("llama")
     model = model_of(config, draw_parameters(config, 0, dtype=np.float32))
     for dtype in (None, "int8"):
@@ -255,7 +255,7 @@ def test_a_layer_of_another_class_need_not_take_a_rotation_where_none_rotates() 
 
 @pytest.mark.parametrize("size", [9, conformance(3)])
 def test_a_window_that_hides_nothing_leaves_the_kernel_its_triangle(size: int) -> None:
-    """A mask would take the fused kernel's own, which skips what is later."""
+    """A mask would disable the fused kernel's own causal mask, which skips later keys."""
     config = config_of("mistral").replace(window=9)
     model, seen = model_of(config, draw_parameters(config, 0)), []
 

@@ -52,14 +52,14 @@ def tensor_parallel(model: Any) -> Any:
 
 
 def both_batches() -> Any:
-    """A model trained on the batches of both processes as one."""
+    """Returns a model trained on the batches of both processes as one."""
     model = loaded()
     rows = torch.cat([IDS[0], IDS[0]]), torch.cat([IDS[1], OTHER])
     return trained(model, loss=lambda: model.training_loss(*rows, 0.1))(*IDS)
 
 
 def own_target() -> tuple[Any, Any]:
-    """This process' target, and the total for DDP and FSDP2, which average gradients."""
+    """Returns this process' target, and the total for DDP and FSDP2, which average gradients."""
     target = OTHER if dist.get_rank() else IDS[1]
     total = (target[:, 1:] != 0).sum().double()
     dist.all_reduce(total)
@@ -160,7 +160,7 @@ CHECKS: dict[str, Callable[[], None]] = {
 
 
 def work(rank: int, folder: str) -> None:
-    """Runs every check in one of two processes; writes the errors."""
+    """Runs every check in one of two processes; records the errors."""
     torch.set_num_threads(1)
     wait = timedelta(seconds=60)
     dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=2, timeout=wait)
@@ -176,7 +176,7 @@ def work(rank: int, folder: str) -> None:
 
 @functools.cache
 def errors() -> list[dict[str, str]]:
-    """What went wrong with each check in each process."""
+    """Returns the errors of each check in each process."""
     with tempfile.TemporaryDirectory() as folder:
         torch.multiprocessing.spawn(work, (folder,), nprocs=2)
         return [json.loads(Path(folder, f"{rank}.json").read_text()) for rank in range(2)]

@@ -1,4 +1,4 @@
-"""What users change in models of the PyTorch port: replaced parts, adapters, quantized weights."""
+"""Changes that users make to models of the PyTorch port: replaced parts, adapters, quantized weights."""
 
 import copy
 from typing import Any

@@ -84,7 +84,7 @@ def test_compiled_layers_train() -> None:
 
 
 def exported(model: Any) -> Any:
-    """Of any batch and lengths, saved and loaded."""
+    """Exports for any batch and lengths, saves and loads."""
     batch, source, target = (Dim(name, min=2) for name in ("batch", "source", "target"))
     shapes = {"source": {0: batch, 1: source}, "target": {0: batch, 1: target}}
     torch.export.save(export(model, IDS, dynamic_shapes=shapes), file := io.BytesIO())

@@ -1,7 +1,7 @@
-"""What a GPU asks of the PyTorch port is shown without one: it makes no tensor on the CPU where what it is given is elsewhere.
+"""GPU readiness of the PyTorch port, shown without a GPU: it creates no CPU tensor if its inputs are elsewhere.
 
-The meta device stands for the GPU: its tensors have no values, so that nothing is read from them either. (A fake CUDA tensor cannot be
-indexed in a torch that is built without CUDA.) What this cannot show, the kernels and the values, is in `tests/backends/test_gpu.py`.
+The meta device replaces the GPU: its tensors have no values, so nothing can be read from them. (A fake CUDA tensor cannot be
+indexed if torch is built without CUDA.) `tests/backends/test_gpu.py` has the rest: kernels and values.
 """
 
 from typing import Any
@@ -30,7 +30,7 @@ MODELS = {
     "decoder alone": preset("tiny", encoder_layers=0, decoder_layers=1, positions="learned", max_positions=9, **SIZES),
     "encoder alone": preset("tiny", encoder_layers=1, decoder_layers=0, pooler=True, classes=3, segments=2, **SIZES),
 }
-# They seed the generator of a device, give a number of the host, or loop until they have read a value; `test_gpu` has them.
+# They seed a device's generator, return a host number, or loop until they have read a value; `test_gpu` covers them.
 ELSEWHERE = {"initialise", "random_dropout", "noam", "greedy_search", "sample", "beam_search"}
 FIRST: dict[str, Case] = {}
 for each in suite():
@@ -39,7 +39,7 @@ for each in suite():
 
 
 class Elsewhere(TorchDispatchMode):
-    """In here an operation that gives a tensor of the CPU is an error."""
+    """A mode in which creating a CPU tensor is an error."""
 
     def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         outputs = function(*args, **(kwargs or {}))
@@ -48,7 +48,7 @@ class Elsewhere(TorchDispatchMode):
 
 
 def moved(value: Any) -> Any:
-    """On the meta device: a module, or an array of an input."""
+    """Moves a module, or the array of an input, to the meta device."""
     if isinstance(value, torch.nn.Module):
         return value.to("meta")
     if hasattr(value, "dtype"):
@@ -73,7 +73,7 @@ def test_a_component_computes_where_its_inputs_are(component: str) -> None:
 
 
 def given(config: TransformerConfig) -> tuple[Any, ...]:
-    """A source and a target, where the config has them."""
+    """Returns a source and a target, if the config has them."""
     both = (5, config.encoder_layers), (4, config.decoder_layers)
     return tuple(torch.ones(3, length, dtype=torch.int64, device="meta") if layers else None for length, layers in both)
 
@@ -90,7 +90,7 @@ def test_a_model_and_a_training_step_compute_where_the_parameters_are(config: Tr
             model.training_loss(source, target, 0.1).backward()
         else:
             model.classification_loss(source, source[:, 0], 0.1).backward()
-    optimizer.step()  # its counts of steps are on the CPU
+    optimizer.step()  # its step counts are on the CPU
     assert all(devices(parameter.grad) == {"meta"} for parameter in model.parameters())
 
 

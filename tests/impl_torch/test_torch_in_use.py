@@ -1,4 +1,4 @@
-"""The PyTorch port in the hands of its users: torch's transforms, exporters, wrappers and copies are right with it, or refused."""
+"""The PyTorch port in use: torch's transforms, exporters, wrappers and copies work with it, or are rejected."""
 
 import importlib.util
 import os
@@ -55,13 +55,13 @@ def test_causal_attention_of_two_dynamic_lengths_is_one_graph() -> None:
 
 
 def _minus_infinity(query: Any, key: Any, value: Any, attn_mask: Any, *_: Any, **options: Any) -> Any:
-    """Attention by the textbook: NaN for a row without keys."""
+    """Textbook attention: NaN for a row without keys."""
     scores = query @ key.transpose(-1, -2) * query.shape[-1] ** -0.5
     return (scores + _bias(attn_mask, query.dtype)).softmax(-1) @ value
 
 
 def _lowest_number(query: Any, key: Any, value: Any, attn_mask: Any, *_: Any, **options: Any) -> Any:
-    """Attention with the lowest number for what is masked: the mean of all values for a row without keys."""
+    """Attention that fills masked scores with the lowest number: the mean of all values for a row without keys."""
     return _minus_infinity(query, key, value, _bias(attn_mask, query.dtype).clamp(min=torch.finfo(query.dtype).min))
 
 
@@ -178,7 +178,7 @@ def test_importing_the_trainer_leaves_the_environment_as_it_was(monkeypatch: pyt
 
 
 def test_steps_of_trainers_in_two_threads_wait_for_each_other() -> None:
-    """torch has one deterministic mode: a step that ends would leave another one without it, or leave it on for ever."""
+    """torch has one deterministic mode: a step that ends would disable it for another, or leave it enabled."""
     inside, both = [], []
 
     def step() -> None:

@@ -1,4 +1,4 @@
-"""What users put in the place of a part of the PyTorch port is used as it is, by layers, unpadded runs, searches and the export."""
+"""Replaced parts of the PyTorch port are used as they are, by layers, unpadded runs, searches and exports."""
 
 import copy
 from typing import Any
@@ -13,7 +13,7 @@ from impl_torch.programs.unpadding import unpadded
 
 
 class Shifted(torch.nn.Module):
-    """A layer of a user, which looks at the token before, around one of ours."""
+    """A user's layer that reads the previous token, around one of ours."""
 
     def __init__(self, layer: Any) -> None:
         super().__init__()
@@ -50,7 +50,7 @@ class Rolled(torch.nn.Module):
 
 
 def test_attention_finds_its_heads_in_what_its_projections_give() -> None:
-    """As tensor parallelism leaves them: each process has some of the heads."""
+    """As under tensor parallelism: each process has some of the heads."""
     model = model_of().encoder.layers[0].self_attention
     expected, halves = model(x := torch.randn(2, 5, 32), x), []
     size = model.query.out_features // 2
@@ -66,7 +66,7 @@ def test_attention_finds_its_heads_in_what_its_projections_give() -> None:
 
 
 class Scaled(torch.nn.Parameter):
-    """A parameter whose class computes in its own way, as those of quantised models do."""
+    """A parameter whose class computes in its own way, as in quantized models."""
 
 
 def test_a_projection_whose_weight_is_of_another_class_is_not_fused() -> None:

@@ -1,6 +1,6 @@
 """A mesh of processes gives the reference's numbers: losses, every gradient, and every parameter after ten steps.
 
-Checks are in `on_processes`; every run of it starts the processes of one mesh.
+Checks are in `on_processes`; every run starts the processes of one mesh.
 """
 
 import functools
@@ -35,7 +35,7 @@ ON_GPUS = (*ALONG_ONE, "data=2,replicate", "data=2,model=2")
 
 
 def in_groups(meshes: Mapping[str, Sequence[str]]) -> list[Any]:
-    """Meshes with their checks; those of one mesh stay in one worker, which starts its processes once."""
+    """Returns meshes with their checks; a mesh stays in one worker, which starts its processes once."""
     return [
         pytest.param(mesh, check, marks=pytest.mark.xdist_group(f"torch on {mesh}"), id=f"{mesh}-{check}")
         for mesh, checks in meshes.items()
@@ -45,7 +45,7 @@ def in_groups(meshes: Mapping[str, Sequence[str]]) -> list[Any]:
 
 @functools.cache
 def wrong(mesh: str, checks: tuple[str, ...], device: str = "cpu") -> dict[str, str]:
-    """What was wrong with each check on this mesh; the checks run in one start of its processes."""
+    """Returns the error of each check on this mesh; the checks share one start of its processes."""
     environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore"}
     line = [sys.executable, str(HERE / "on_processes.py"), mesh, device, *checks]
     ended = subprocess.run(line, capture_output=True, text=True, env=environment, cwd=HERE.parents[1], timeout=900)
@@ -75,7 +75,7 @@ def test_every_case_of_the_suite(mesh: str, part: int) -> None:
 @pytest.mark.gpu
 @pytest.mark.parametrize(("mesh", "check"), in_groups({"data=1": ALL}))
 def test_a_mesh_of_one_gpu(mesh: str, check: str) -> None:
-    """The process group is nccl's, parameters are made on the device, and its kernels take those of FSDP2."""
+    """The process group is nccl's, parameters are created on the device, and its kernels accept FSDP2's parameters."""
     assert not wrong(mesh, ALL, "cuda")[check]
 
 
@@ -83,7 +83,7 @@ def test_a_mesh_of_one_gpu(mesh: str, check: str) -> None:
 @pytest.mark.skipif(torch.cuda.device_count() < 2, reason="fewer than two CUDA devices")
 @pytest.mark.parametrize(("mesh", "check"), in_groups(dict.fromkeys(ON_GPUS, ALL)))
 def test_several_gpus(mesh: str, check: str) -> None:
-    """Collectives of nccl between devices."""
+    """Runs nccl collectives between devices."""
     if (found := torch.cuda.device_count()) < (needed := Mesh.parse(mesh).devices):
         pytest.skip(f"the mesh {mesh} needs {needed} CUDA devices; there are {found}")
     assert not wrong(mesh, ALL, "cuda")[check]

@@ -1,4 +1,4 @@
-"""Tables that are shared or tied are one `nn.Parameter` of several modules of the PyTorch port, and stay what they are."""
+"""Shared or tied tables are a single `nn.Parameter` in several modules of the PyTorch port, and stay so."""
 
 from typing import Any
 
@@ -15,7 +15,7 @@ ALIASES = ("target_embedding.weight", "logits.weight")
 
 
 def older(state: dict[str, Any]) -> dict[str, Any]:
-    """The state dict under the names that tables and norms once had."""
+    """Returns the state dict under the former names of tables and norms."""
     named = {}
     for name, tensor in state.items():
         owner, _, own = name.rpartition(".")

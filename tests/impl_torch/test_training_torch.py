@@ -1,4 +1,4 @@
-"""What is special to training in the PyTorch port: its graphs, its kernels, and where random keep masks come from."""
+"""Specifics of training in the PyTorch port: its graphs, its kernels, and the origin of random keep masks."""
 
 from collections.abc import Callable
 from typing import Any
@@ -18,9 +18,9 @@ BACKEND = Backend("torch")
 
 @pytest.mark.parametrize("scores", [Scores(), Scores(cap=1.0)], ids=["fused", "weights"])
 def test_random_masks_of_attention_weights_are_independent(scores: Scores) -> None:
-    """Queries of zero attend to all keys alike, and values that are the identity show the weights after dropout.
+    """Zero queries attend to all keys alike, and identity values show the weights after dropout.
 
-    The rate, and the correlation of neighbours along every axis, lie within five standard deviations of what a fair coin gives.
+    The rate, and the correlation of neighbours along every axis, are within five standard deviations of a fair draw.
     """
     torch.manual_seed(0)
     rate, query, value = 0.3, torch.zeros(8, 20, 4, 3, dtype=torch.float64), torch.eye(16, dtype=torch.float64)
@@ -70,4 +70,4 @@ def test_one_fused_kernel_updates() -> None:
     run = begin(BACKEND, recipe=FULL)
     with torch.profiler.profile() as seen:
         run.train_step(*batch())
-    assert sum(event.count for event in seen.key_averages() if "_fused_adam" in event.key) == 2  # what decays, and what does not
+    assert sum(event.count for event in seen.key_averages() if "_fused_adam" in event.key) == 2  # with and without decay

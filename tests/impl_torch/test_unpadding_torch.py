@@ -25,7 +25,7 @@ def model() -> Any:
 
 
 def ragged(seed: int, lengths: tuple[int, ...], longest: int = 16) -> np.ndarray:
-    """Ids with padding at the end of rows of these lengths."""
+    """Returns ids of rows with these lengths, padded at the end."""
     token = np.random.default_rng(seed).integers(1, CONFIG.source_vocabulary, (len(lengths), longest))
     return np.where(np.arange(longest) < np.array(lengths)[:, None], token, 0)
 
@@ -69,7 +69,7 @@ def test_rows_stay_where_hooks_see_them(model: Any) -> None:
     "batches", [((16, 8, 3), (16, 1, 1), (9, 9, 9), (16, 12, 0)), ((1,), (5,), (1, 16))], ids=["many", "one token first"]
 )
 def test_one_graph_serves_every_number_of_tokens(model: Any, batches: tuple[tuple[int, ...], ...]) -> None:
-    """A graph that is first given a single token does not take it for all numbers."""
+    """A graph first called with a single token does not specialize to it."""
     counters.clear()
     real = partial(real_logits, model)
     graph = compiled(real, 0)

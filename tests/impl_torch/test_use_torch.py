@@ -1,4 +1,4 @@
-"""Users' everyday work with the PyTorch port: copies, files, training and precision."""
+"""Everyday use of the PyTorch port: copies, files, training and precision."""
 
 import copy
 import pickle
@@ -31,7 +31,7 @@ def trained(model: Any, optimizer: Any = None, loss: Any = None, steps: int = 2)
 
 
 def through_file(model: Any, kind: str, path: str) -> Any:
-    """Another model that loaded the file of this one."""
+    """Returns another model that loaded this one's file."""
     other = loaded(seed=1)
     if kind == "state":
         torch.save(model.state_dict(), path)

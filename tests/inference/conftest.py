@@ -1,4 +1,4 @@
-"""Models of these tests are tiny, and threads that wait for their products take more time than these."""
+"""These tests use tiny models, for which threads cost more time than they save."""
 
 import sys
 from collections.abc import Iterator
@@ -8,7 +8,7 @@ import pytest
 
 @pytest.fixture(autouse=True)
 def one_thread() -> Iterator[None]:
-    """One thread of PyTorch, if a test before has imported it."""
+    """Limits PyTorch to one thread if an earlier test has imported it."""
     torch = sys.modules.get("torch")
     before = torch.get_num_threads() if torch else 1
     if torch:

@@ -1,4 +1,4 @@
-"""The command `attention`: the weights of its page are those of transformers."""
+"""The command `attention`: the weights on its page equal those of transformers."""
 
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ TEXT, PAIR = "the quick brown fox", "the lazy dog"
 
 
 def shown(folder: Path, *options: str, heads: int = 6) -> dict[str, Any]:
-    """The one map of the page that the command writes."""
+    """Returns the only map of the page that the command writes."""
     out = folder / "page.html"
     assert mentions(succeeded("attention", folder, "--dtype", "float64", "--out", out, *options).out, f"{out} … {heads}")
     (one,) = held(out.read_text(encoding="utf-8"))
@@ -35,7 +35,7 @@ def expected(model: Any, **inputs: Any) -> np.ndarray:
 
 @pytest.fixture(scope="module")
 def models(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Any, Path, Any]:
-    """A BERT and a GPT-2: the folder and the model of each."""
+    """Returns the folder and the model of a BERT and a GPT-2."""
     encoder, decoder = (tmp_path_factory.mktemp(name) for name in ("encoder", "decoder"))
     return encoder, bert(encoder, kind="BertModel"), decoder, gpt2(decoder)
 

@@ -1,4 +1,4 @@
-"""The page of attention weights, opened in a real browser."""
+"""The page of attention weights in a real browser."""
 
 import base64
 import json
@@ -31,7 +31,7 @@ def page(shown: Sequence[AttentionMap] = tuple(maps(STATES, SOURCE, TARGET))) ->
 
 
 def held(text: str) -> list[dict[str, Any]]:
-    """What the page's script reads, its weights as an array."""
+    """Returns the data of the page's script, with its weights as an array."""
     (found,) = re.findall(r'<script type="application/json" id="data">(.*?)</script>', text)
     read = json.loads(found)
     for one in read["maps"]:
@@ -88,7 +88,7 @@ PIXELS = """
 
 
 def drawn(browser: Any, selector: str) -> list[int]:
-    """How many pixels of every canvas in sight are not empty, once all that is in sight is drawn."""
+    """Returns the number of nonempty pixels of each visible canvas, once all visible canvases are drawn."""
     return list(browser.execute_async_script(
         PIXELS
         + """
@@ -116,7 +116,7 @@ def title(browser: Any) -> str:
 
 
 def column(browser: Any, side: str) -> list[list[str]]:
-    """Every token of a side and the number beside it."""
+    """Returns every token of a side with its number."""
     items = browser.find_elements("css selector", f"#{side} li")
     return [[node.get_property("textContent") for node in item.find_elements("css selector", "span")] for item in items]
 
@@ -180,7 +180,7 @@ def test_the_lines_are_drawn_again_in_the_colour_of_the_theme(browser: Any) -> N
 
 def test_the_lines_lead_from_the_queries_to_the_keys(driver: Any, tmp_path: Path) -> None:
     weights = np.zeros((1, 1, 8, 8))
-    weights[..., 1] = 1  # every query looks at the second key
+    weights[..., 1] = 1  # every query attends to the second key
     with opened(driver, page([AttentionMap("self", TOKENS, TOKENS, weights)]), tmp_path):
         drawn(driver, ".head canvas")
         edges = driver.execute_script(

@@ -1,4 +1,4 @@
-"""Conversations: chat templates of the published kinds make ids of them, and `generate --chat` answers them."""
+"""Conversations: published chat templates turn them into ids, and `generate --chat` answers them."""
 
 import json
 from pathlib import Path
@@ -35,7 +35,7 @@ def opened(folder: Path) -> Tokenizer:
 
 @pytest.mark.parametrize("style", STYLES)
 def test_a_conversation_becomes_ids_with_one_beginning(tmp_path: Path, style: str) -> None:
-    """With the templates of Llama 3, Qwen, Gemma, Phi-3 and Mistral; that of Gemma takes no message of the system."""
+    """With the templates of Llama 3, Qwen, Gemma, Phi-3 and Mistral; Gemma's takes no system message."""
     saved_tokenizer(tmp_path, style)
     family = next(family for family, named in OF_FAMILY.items() if named == style)
     (tmp_path / "config.json").write_text(json.dumps({"model_type": family}))
@@ -97,18 +97,18 @@ def test_a_text_is_a_message_of_the_user_or_a_conversation() -> None:
 
 
 def answered(folder: Path, model: Any, messages: list[dict[str, Any]], **options: Any) -> tuple[list[int], str]:
-    """The ids that transformers answers with, and their text."""
+    """Returns the ids and the text of transformers' answer."""
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
     ids = tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_tensors="pt", return_dict=False)
     found = model.generate(ids, attention_mask=torch.ones_like(ids), pad_token_id=0, **options)[0]
     whole, before = (tokenizer.decode(part, skip_special_tokens=True) for part in (found, ids[0]))
-    before = before if whole.startswith(before) else before.rstrip("\n")  # bytes, as those that follow, and all are no character
+    before = before if whole.startswith(before) else before.rstrip("\n")  # its last bytes form no character together with those that follow
     return found[ids.shape[1] :].tolist(), whole.removeprefix(before)
 
 
 @pytest.mark.parametrize("family", ["llama", *map(conformance, ("qwen3", "gemma2", "phi3", "mistral"))])
 def test_generate_answers_a_chat_as_transformers_does(tmp_path: Path, family: str) -> None:
-    """Messages of the user and a conversation, in one batch; only the answers are printed."""
+    """A user message and a conversation in one batch; only the answers are printed."""
     model = decoder(tmp_path, family, 3)
     conversation = json.dumps(SEVERAL)
     found = succeeded("generate", tmp_path, *NUMPY, "--chat", "--json", "--max-new-tokens", 9, stdin=f"the quick fox\n{conversation}\n")

@@ -1,4 +1,4 @@
-"""`check --checkpoint`: the cases of every kind of model, on folders of Hugging Face too."""
+"""`check --checkpoint`: the cases of every kind of model, also on Hugging Face checkpoints."""
 
 import json
 from collections import Counter
@@ -28,20 +28,20 @@ SEGMENTS = [*ROWS, "checkpoint_two_segments"]
 
 
 def saved(folder: Path, name: str, **changes: Any) -> Path:
-    """A model with random parameters."""
+    """Saves a model with random parameters."""
     config = preset(name, **TINY | changes)
     save(folder / "model.safetensors", config, parameters.initialise(config, seed=0, dtype=np.float32))
     return folder / "model.safetensors"
 
 
 def cases(*model: Any, **changes: Any) -> dict[str, list[str]]:
-    """The names of the cases of a model, by their components; each is a case that the reference answers."""
+    """Returns the names of a model's cases by component, each of which the reference can compute."""
     found: dict[str, list[str]] = {}
     for case in (every := checkpoint_cases(saved(*model, **changes))):
         found.setdefault(case.component, []).append(case.name)
         assert all(np.isfinite(one.reference).all() for one in expect(case.at("float32")).values()), case.id
     assert all(case.component.endswith("_vjp") for case in gradients(every))
-    assert {dtype for case in every for dtype in case.dtypes} == {"float32"}  # that of the checkpoint
+    assert {dtype for case in every for dtype in case.dtypes} == {"float32"}  # the dtype of the checkpoint
     return found
 
 

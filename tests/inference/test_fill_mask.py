@@ -1,4 +1,4 @@
-"""`rosettaformer fill-mask`: the tokens that may stand at a mask, as the pipeline of transformers gives them."""
+"""`rosettaformer fill-mask`: predicted tokens at a mask equal those of the transformers pipeline."""
 
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,7 @@ TEXTS = [
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Any]:
-    """A folder, and the pipeline of transformers on it, in float64."""
+    """Returns a folder and the transformers pipeline on it, in float64."""
     transformers = pytest.importorskip("transformers")
     folder = tmp_path_factory.mktemp("fill")
     bert(folder, 4, kind="BertForMaskedLM")
@@ -38,7 +38,7 @@ def filled(folder: Path, texts: list[str], *arguments: object) -> list[list[list
 
 
 def assert_alike(found: list[list[list[dict[str, Any]]]], wanted: list[Any], bound: float) -> None:
-    """The same tokens and texts in the same order, with the same probabilities."""
+    """Asserts the same tokens and texts in the same order, with the same probabilities."""
     for masks, theirs in zip(found, wanted, strict=True):
         for mask, expected in zip(masks, theirs if isinstance(theirs[0], list) else [theirs], strict=True):
             for name in ("token", "token_str", "sequence"):
@@ -48,7 +48,7 @@ def assert_alike(found: list[list[list[dict[str, Any]]]], wanted: list[Any], bou
 
 @pytest.mark.parametrize("top_k", [5, 1, 30])
 def test_tokens_are_those_of_the_pipeline(model: tuple[Path, Any], top_k: int) -> None:
-    """Of texts of different lengths in one batch: one mask, several, beside special tokens, and of padding that a text names."""
+    """For texts of different lengths in one batch: one mask, several, next to special tokens, and next to padding written in the text."""
     wanted = model[1](TEXTS, top_k=top_k)
     assert_alike(filled(model[0], TEXTS, *NUMPY, "--top-k", top_k), wanted, 1e-10)
     assert_alike(filled(model[0], TEXTS, *NUMPY, "--top-k", top_k, "--batch-size", 1), wanted, 1e-10)

@@ -1,4 +1,4 @@
-"""Continuing prompts: the tokens that transformers chooses, on every backend."""
+"""Continuing prompts: the tokens equal those of transformers on every backend."""
 
 import copy
 from pathlib import Path
@@ -27,17 +27,17 @@ PROMPTS = [[3, 4, 5], [7, 8, 9, 10, 11, 12, 13], [5]]
 
 
 class Pair:
-    """A model of transformers, and the same here."""
+    """A transformers model and our version of it."""
 
     def __init__(self, folder: Path, theirs: Any, cached: bool = True) -> None:
-        """cached: whether the library's own cache gives what it gives without one."""
+        """cached: whether the library's cache preserves its results."""
         self.theirs, self.cached, self.checkpoint = theirs, cached, view(folder)
         self.ours: Model = open_model(self.checkpoint, dtype="float64")
 
     def wanted(self, prompts: list[list[int]], settings: dict[str, Any]) -> tuple[list[list[int]], list[float] | None]:
-        """What `generate` of transformers gives, without the prompts; and the scores of beams.
+        """Returns the output of transformers' `generate` without the prompts, and the scores of beams.
 
-        Of the model a copy, which keeps no length of an earlier text.
+        Uses a copy of the model, which remembers no length of an earlier text.
         """
         import torch
 
@@ -61,13 +61,13 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Pair:
 
 
 def answers(model: Model, prompts: list[list[int]], settings: dict[str, Any]) -> list[Answer]:
-    """In the order of prompts and answers."""
+    """Returns the answers, ordered by prompt and rank."""
     found = [event for event in generate(model, prompts, GenerationOptions(**settings)) if isinstance(event, Answer)]
     return sorted(found, key=lambda answer: (answer.prompt, answer.answer))
 
 
 def assert_alike(pair: Pair, model: Model, prompts: list[list[int]], settings: dict[str, Any]) -> Any:
-    """The answers, whose tokens are those of transformers, and its scores of beams."""
+    """Asserts that the answers have transformers' tokens and beam scores; returns them."""
     found, (ids, scores) = answers(model, prompts, settings), pair.wanted(prompts, settings)
     for answer, wanted in zip(found, ids, strict=True):
         assert [*answer.tokens, *[PAD] * (len(wanted) - len(answer.tokens))] == wanted, (prompts, settings)
@@ -75,7 +75,7 @@ def assert_alike(pair: Pair, model: Model, prompts: list[list[int]], settings: d
 
 
 def random_settings(rng: np.random.Generator) -> tuple[list[list[int]], dict[str, Any]]:
-    """Prompts, and options of every kind. Where runs are forbidden there is one prompt: transformers counts its padding."""
+    """Draws prompts and all kinds of options. If repeated n-grams are forbidden there is one prompt: transformers counts its padding."""
 
     def one(*choices: Any) -> Any:
         return choices[rng.integers(len(choices))]
@@ -100,7 +100,7 @@ def random_settings(rng: np.random.Generator) -> tuple[list[list[int]], dict[str
 @pytest.mark.filterwarnings("ignore:Unfeasible length")
 @pytest.mark.parametrize(("models", "trials"), [(1, 10), pytest.param(6, 40, marks=pytest.mark.conformance)])
 def test_the_ids_of_greedy_search_and_beams_are_those_of_transformers(tmp_path: Path, models: int, trials: int) -> None:
-    """With every penalty and option, several ends, and prompts of different lengths; of beams with their scores."""
+    """With every penalty and option, several ends, and prompts of different lengths; for beams also their scores."""
     for seed in range(models):
         pair = Pair(tmp_path, gpt2(tmp_path, seed, tokenizer=False))
         for trial in range(trials):
@@ -128,12 +128,12 @@ def test_every_backend_gives_the_same_answers(pair: Pair, backend: str, search: 
 
 @pytest.mark.parametrize("search", SEARCHES)
 def test_an_answer_does_not_depend_on_the_other_prompts(pair: Pair, search: str) -> None:
-    """Nor on the padding that they bring, whatever its id; only numbers that are drawn depend on the number of the prompt."""
+    """Nor on the padding they cause, whatever its id; only random numbers depend on the index of the prompt."""
     together = answers(pair.ours, PROMPTS, {**SEARCHES[search], "no_repeat_ngram_size": 2})
     for pad_id in (0, 7, 1000):
         assert answers(pair.ours, PROMPTS, {**SEARCHES[search], "no_repeat_ngram_size": 2, "pad_token_id": pad_id}) == together
     for number, prompt in enumerate(PROMPTS):
-        others = [[2]] * number  # which are shorter
+        others = [[2]] * number  # shorter prompts
         alone = answers(pair.ours, [*others, prompt], {**SEARCHES[search], "no_repeat_ngram_size": 2})
         tokens = [[answer.tokens for answer in found if answer.prompt == number] for found in (alone, together)]
         assert tokens[0] == tokens[1]
@@ -141,8 +141,8 @@ def test_an_answer_does_not_depend_on_the_other_prompts(pair: Pair, search: str)
 
 @pytest.mark.parametrize("trial", range(40))
 def test_a_token_is_drawn_from_the_distribution_of_transformers(pair: Pair, trial: int) -> None:
-    """After penalties, temperature, top-k and top-p, in this order, the processors of transformers give the same probabilities: of equal
-    logits too, which half precision makes.
+    """After penalties, temperature, top-k and top-p, in this order, the processors of transformers give the same probabilities, also for
+    equal logits, which occur in half precision.
     """
     import torch
 
@@ -167,7 +167,7 @@ def test_a_token_is_drawn_from_the_distribution_of_transformers(pair: Pair, tria
     options = GenerationOptions(do_sample=True, eos_token_id=(3, 4), **settings)
     scores = next_scores(logits, text, np.ones_like(text, bool), options, ends=False)
     found = softmax.softmax(truncate(scores[0], options))[None]
-    if trial % 2 and settings["top_p"] < 1:  # which of equal tokens stay at its edge is left to the library's sort
+    if trial % 2 and settings["top_p"] < 1:  # the library's sort decides which equal tokens remain at its edge
         found, wanted = np.sort(found), np.sort(wanted)
     np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-9)
     assert 0 < (found > 0).sum() < VOCABULARY
@@ -191,7 +191,7 @@ def test_tokens_come_one_by_one_before_their_answer(pair: Pair) -> None:
 
 
 def test_where_no_token_may_follow_an_answer_ends(pair: Pair) -> None:
-    """No token twice: after all tokens of the vocabulary there is none."""
+    """No token may repeat: after all tokens of the vocabulary none is left."""
     for beams in (1, 2):
         (found,) = answers(pair.ours, [[3]], {"max_new_tokens": 60, "no_repeat_ngram_size": 1, "num_beams": beams})
         assert sorted((3, *found.tokens)) == [*range(VOCABULARY)]
@@ -199,7 +199,7 @@ def test_where_no_token_may_follow_an_answer_ends(pair: Pair) -> None:
 
 @pytest.mark.parametrize("own", [True, False])
 def test_defaults_are_those_of_the_folder(tmp_path: Path, own: bool) -> None:
-    """Of generation_config.json, or of config.json without one; and then those of transformers."""
+    """From generation_config.json, or from config.json without it; then the defaults of transformers."""
     transformers = pytest.importorskip("transformers")
     model = gpt2(tmp_path, tokenizer=False, eos_token_id=5)
     if own:
@@ -245,7 +245,7 @@ def test_answers_have_room_in_the_positions(settings: dict[str, Any], length: in
 
 
 def test_the_last_position_is_read(pair: Pair) -> None:
-    """transformers gives as many tokens."""
+    """transformers generates as many tokens."""
     settings = {"max_new_tokens": 62, "eos_token_id": ()}
     (found,), (wanted,) = answers(pair.ours, [[3, 4, 5]], settings), pair.wanted([[3, 4, 5]], settings)[0]
     assert list(found.tokens) == wanted
@@ -271,7 +271,7 @@ def test_options_that_do_not_go_together_are_refused() -> None:
 
 @pytest.mark.parametrize(("settings", "rows"), [({"num_beams": 200}, 400), ({"do_sample": True, "num_return_sequences": 300}, 600)])
 def test_answers_have_room_in_memory(pair: Pair, monkeypatch: pytest.MonkeyPatch, settings: dict[str, Any], rows: int) -> None:
-    """They are refused before anything is made of them."""
+    """They are rejected before any allocation."""
     monkeypatch.setattr("rosettaformer.use.inference.generation.physical_memory", lambda: 10**6)
     monkeypatch.setattr(pair.ours, "start", None)
     with pytest.raises(ValueError, match=naming(f"memory … GB … {rows} … GB")):
@@ -279,7 +279,7 @@ def test_answers_have_room_in_memory(pair: Pair, monkeypatch: pytest.MonkeyPatch
 
 
 def test_entries_of_sampling_do_not_matter_where_nothing_is_drawn(pair: Pair) -> None:
-    """As some folders have them: a temperature of 0, and truncations of a distribution that is not used."""
+    """Some folders have them: a temperature of 0, and truncation of an unused distribution."""
     entries = {
         "do_sample": False, "temperature": 0.0, "min_p": 0.1, "typical_p": 0.9, "epsilon_cutoff": 0.1, "eta_cutoff": 0.1,
         "stop_strings": "x", "bad_words_ids": [[3], [4, 5]],

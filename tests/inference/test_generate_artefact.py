@@ -1,4 +1,4 @@
-"""`rosettaformer generate --artefact`: a file computes, and the tokens are those of its checkpoint."""
+"""`rosettaformer generate --artefact`: an exported model computes the same tokens as its checkpoint."""
 
 import dataclasses
 import shutil
@@ -35,13 +35,13 @@ Arrays = Mapping[str, np.ndarray]
 
 
 def tokens(*words: object, most: int = 6) -> list[list[int]]:
-    """The tokens of every answer to the prompts."""
+    """Returns the tokens of every answer to the prompts."""
     return [row["tokens"] for row in succeeded("generate", *words, *PROMPTS, "--json", "--max-new-tokens", most).rows]
 
 
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    """A folder of a GPT-2, and one without its weights."""
+    """Returns a GPT-2 folder, and a copy without weights."""
     whole = tmp_path_factory.mktemp("whole")
     gpt2(whole, 5, n_layer=1)
     return whole, without_weights(whole, tmp_path_factory.mktemp("bare") / "dir")
@@ -52,7 +52,7 @@ def without_weights(folder: Path, to: Path) -> Path:
 
 
 class Stub:
-    """What `Bundle` is of a file, computed by the reference; its keys hold the ids that were read."""
+    """A `Bundle` computed by the reference; its keys contain the ids read so far."""
 
     manifest: Manifest | None = None
     versions: Mapping[str, str] = {}
@@ -80,7 +80,7 @@ class Stub:
 
 @pytest.fixture
 def stubbed(folders: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Puts a stub in the place of every file."""
+    """Replaces every file by a stub."""
 
     def put(*arguments: Any, **said: Any) -> Stub:
         stub = Stub(folders[0], *arguments)
@@ -103,7 +103,7 @@ def manifest(config: TransformerConfig) -> Manifest:
 
 @pytest.mark.parametrize("names", [IN_STEPS, WHOLE], ids=["in_steps", "anew"])
 def test_every_search_is_that_of_the_checkpoint(folders: tuple[Path, Path], stubbed: Any, names: tuple[str, ...]) -> None:
-    """With a cache, and without one; rows are padded on the left."""
+    """With and without a cache; rows are left-padded."""
     whole, bare = folders
     stub = stubbed(names)
     for words in SEARCHES.values():
@@ -116,7 +116,7 @@ def test_every_search_is_that_of_the_checkpoint(folders: tuple[Path, Path], stub
 def test_the_config_is_the_manifest_s_and_must_be_the_folder_s(folders: tuple[Path, Path], stubbed: Any, tmp_path: Path) -> None:
     whole, bare = folders
     config = Stub(whole).config
-    stubbed(manifest=manifest(config.replace(tie_logits=False, dropout_rate=0.5)))  # which change no answer
+    stubbed(manifest=manifest(config.replace(tie_logits=False, dropout_rate=0.5)))  # neither affects the output
     wanted = tokens(whole, *NUMPY)
     assert tokens(bare, "--artefact", "model") == wanted
     lone = without_weights(whole, tmp_path / "lone")
@@ -137,7 +137,7 @@ def test_other_models_are_refused_as_in_a_folder(stubbed: Any, tmp_path: Path) -
 
 
 def fixed(rows: int | str, length: int | str) -> Callable[[Entry], Entry]:
-    """A change that gives the tokens these sizes."""
+    """Returns a change that fixes these sizes of the tokens."""
 
     def change(entry: Entry) -> Entry:
         return dataclasses.replace(entry, inputs=(Tensor("target", "int64", (rows, length)), *entry.inputs[1:]))
@@ -146,7 +146,7 @@ def fixed(rows: int | str, length: int | str) -> Callable[[Entry], Entry]:
 
 
 def outputs(name: str, vocabulary: int) -> Callable[[Entry], Entry]:
-    """A change of what the logits are called, and of their number."""
+    """Returns a change of the logits' name, and of their count."""
     return lambda entry: dataclasses.replace(entry, outputs=(Tensor(name, "float32", ("b", "t", vocabulary)), *entry.outputs[1:]))
 
 

@@ -1,4 +1,4 @@
-"""`rosettaformer generate`: a folder and its own tokenizer, from texts to texts."""
+"""`rosettaformer generate`: a folder with its tokenizer, from texts to texts."""
 
 import json
 import os
@@ -19,7 +19,7 @@ from rosettaformer.use.inference.tokenizer import Tokenizer
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Any]:
-    """A folder, and the model of transformers that it was saved from."""
+    """Returns a folder, and the transformers model saved in it."""
     folder = tmp_path_factory.mktemp("generate")
     return folder, gpt2(folder, 5)
 
@@ -31,7 +31,7 @@ def generate(folder: Path, *arguments: object, stdin: str = "") -> str:
 
 
 def continued(model: tuple[Path, Any], prompt: str, **options: Any) -> str:
-    """The text that transformers gives, with its prompt."""
+    """Returns the text that transformers generates, with its prompt."""
     import torch
     import transformers
 
@@ -50,7 +50,7 @@ def test_a_prompt_is_continued_as_transformers_continues_it(model: tuple[Path, A
 
 @pytest.mark.parametrize("beams", [1, 3])
 def test_an_answer_ends_where_that_of_transformers_completes_a_stop_string(model: tuple[Path, Any], beams: int) -> None:
-    """Stop strings of one to four characters of the answer, of tokens cut anywhere, and none that the answer lacks."""
+    """Stop strings of one to four characters that cut tokens anywhere, and one that is absent from the answer."""
     import transformers
 
     tokenizer, ended = transformers.AutoTokenizer.from_pretrained(model[0]), 0
@@ -93,7 +93,7 @@ def test_json_holds_texts_tokens_and_scores(model: tuple[Path, Any]) -> None:
 
 
 def test_tokens_are_printed_as_they_come(model: tuple[Path, Any]) -> None:
-    """Before the last is computed, the first can be read; Ctrl-C then ends with 130 and no traceback."""
+    """The first token is readable before the last is computed; Ctrl-C then exits with 130 and no traceback."""
     program = (
         "import os, signal, sys; from rosettaformer.use.inference import numpy_model as module; from rosettaformer.cli import main\n"
         "read, calls = module.BackendModel.read, []\n"
@@ -131,7 +131,7 @@ def test_mistakes_are_one_message(model: tuple[Path, Any], arguments: tuple[obje
 
 
 def test_a_bad_prompt_costs_its_own_row(model: tuple[Path, Any]) -> None:
-    """The others are continued as they are without it, and an empty one from the token that begins texts."""
+    """The others are unaffected, and an empty prompt starts from the BOS token."""
     import torch
 
     long = "a " * 70
@@ -151,7 +151,7 @@ def test_a_bad_prompt_costs_its_own_row(model: tuple[Path, Any]) -> None:
 
 
 def test_what_a_folder_says_of_generation(model: tuple[Path, Any], tmp_path: Path) -> None:
-    """No first token, an end that is no token, what is set aside, and what two entries contradict."""
+    """No first token, an end that is no token, ignored settings, and two contradictory entries."""
     folder = tmp_path / "model"
     shutil.copytree(model[0], folder)
     file = folder / "generation_config.json"

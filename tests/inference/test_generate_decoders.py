@@ -1,4 +1,4 @@
-"""Continuing prompts with the decoders since Llama: the tokens that transformers chooses, for every family, on every backend."""
+"""Continuing prompts with decoders since Llama: the tokens of transformers, for every family, on every backend."""
 
 from pathlib import Path
 from typing import Any
@@ -28,13 +28,13 @@ FIRST = ("llama", "gemma3_text", "phi3")  # run by `make test`
 def pair_of(folder: Path, drawn: Drawn, seed: int = 0) -> Pair:
     theirs = made(drawn._replace(dtype="float32", options={}), seed)
     theirs.save_pretrained(folder)
-    # Only Phi-3's class reads a text anew when it grows beyond the original length; without a cache all do
+    # Only Phi-3's class rereads a text that grows beyond the original length; without a cache all do
     switches = view(folder).config.rotary_switches
     return Pair(folder, theirs, cached=not switches or drawn.kind.startswith("Phi3"))
 
 
 def searches(pair: Pair, model: Model, names: Any = tuple(SEARCHES)) -> None:
-    """Of a text in which runs may not repeat, transformers counts the padding."""
+    """If repeated n-grams are forbidden, transformers counts padding as text."""
     for name in names:
         assert_alike(pair, model, PROMPTS[1:2] if name == "runs" else PROMPTS, SEARCHES[name])
 
@@ -46,7 +46,7 @@ def searches(pair: Pair, model: Model, names: Any = tuple(SEARCHES)) -> None:
     + [conformance(family, seed) for family in KINDS if family not in OLDER for seed in range(4)],
 )
 def test_every_search_is_that_of_transformers(tmp_path: Path, family: str, seed: int) -> None:
-    """With windows and original lengths shorter than the texts, every kind of rotary positions, and prompts padded on the left."""
+    """With windows and original lengths shorter than the texts, every type of rotary positions, and left-padded prompts."""
     pair = pair_of(tmp_path, drawn(family, seed), seed)
     searches(pair, pair.ours)
 
@@ -80,7 +80,7 @@ LONG = {
     ("backend", "name"), [("numpy", name) for name in LONG] + [conformance((backend, name)) for backend in OF_BACKENDS for name in LONG]
 )
 def test_a_prompt_may_be_longer_than_what_is_read_at_a_time(tmp_path: Path, backend: str, name: str) -> None:
-    """And than the positions of the training, which are no limit; in one step where frequencies depend on the length of a call."""
+    """And longer than the positions seen in training, which are no limit; in one step if frequencies depend on the length of a call."""
     family, entries = LONG[name]
     made_of, kind = drawn(family, 0), name.partition(",")[0]
     entries = dict(entries)

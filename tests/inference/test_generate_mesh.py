@@ -1,4 +1,4 @@
-"""Generation on a mesh gives the answers, and the logits, of one device."""
+"""Generation on a mesh gives the answers and logits of one device."""
 
 import json
 import os
@@ -31,12 +31,12 @@ SEARCHES = {
 }
 GPT2 = Drawn("GPT2LMHeadModel", {"vocab_size": 29, "n_embd": 12, "n_layer": 2, "n_head": 4, "n_positions": 40})
 FEW = ("greedy",)
-# What sums in another order may change, of numbers of order 1: in float64, in scores of float32, and over a text in float32.
+# Effects of another order of sums, for numbers of order 1: in float64, in float32 scores, and over a text in float32.
 FLOAT64, FLOAT32, TEXT = 1e-11, 1e-5, 1e-4
 
 
 def folder(path: Path, family: str, seed: int = 0) -> Path:
-    """A random model of 4 heads, of which groups have two, and 27 tokens: neither 2 nor 4 processes divide all."""
+    """Saves a random model of 4 heads in groups of two, and 27 tokens: neither 2 nor 4 processes divide everything."""
     if family == "gpt2":
         model = GPT2
     else:
@@ -55,9 +55,9 @@ def job(path: Path, mesh: str, searches: Any = tuple(SEARCHES), prompts: list[li
 
 def assert_alike(found: dict[str, Any], job: Job, backend: str) -> None:
     wanted, mesh = found_by("torch", job | {"mesh": ""}), Mesh.parse(job["mesh"])
-    groups = max(wanted["groups"], mesh.model)  # each device has one at least
+    groups = max(wanted["groups"], mesh.model)  # each device has at least one
     assert found["held"] * mesh.model * wanted["groups"] == wanted["held"] * groups
-    if backend == "jax":  # where no process is given rows of others to read
+    if backend == "jax":  # in torch a process may have to read rows of others
         assert found["rows"] == -(-len(job["prompts"]) // mesh.data)
     for got, expected in zip(found["logits"], wanted["logits"], strict=True):
         np.testing.assert_allclose(got, expected, rtol=FLOAT64, atol=FLOAT64, err_msg=f"{job['folder']} {job['mesh']}")
@@ -72,7 +72,7 @@ def assert_all_alike(backend: str, devices: int, jobs: list[Job]) -> None:
 
 
 def test_two_processes_give_the_answers_of_one(tmp_path: Path) -> None:
-    """Llama, whose frequencies depend on the longest prompt; OLMo 2, whose norms are over all heads; GPT-2, with biases and tied."""
+    """Llama, whose frequencies depend on the longest prompt; OLMo 2, with norms over all heads; GPT-2, with biases and tied."""
     llama, olmo = folder(tmp_path / "a", "llama", 3), folder(tmp_path / "b", "olmo2")
     own, both = folder(tmp_path / "c", "gpt2"), ("greedy", "sampling")
     assert_all_alike("torch", 2, [job(llama, "data=2", ("beams", "sampling")), job(olmo, "model=2", both), job(own, "model=2", FEW)])
@@ -89,7 +89,7 @@ MESHES = ("model=4", "data=2,model=2", "data=4")
     [conformance(mesh, seed) for mesh in MESHES for seed in range(4)],
 )
 def test_four_processes_give_the_answers_of_one(tmp_path: Path, mesh: str, seed: int) -> None:
-    """Every family: with fewer groups than processes, windows, every kind of rotary positions, tied or not; and fewer prompts than rows."""
+    """Every family: with fewer groups than processes, windows, every type of rotary positions, tied or not; and fewer prompts than rows."""
     own = [folder(tmp_path / family, family, seed) for family in FAMILIES]
     assert_all_alike("torch", 4, [job(path, mesh) for path in own] + [job(path, mesh, prompts=PROMPTS[:1]) for path in own[:2]])
 
@@ -109,7 +109,7 @@ LINES = b"the fox\n\xff\nover the lazy\ndog\n"
 
 @pytest.fixture(scope="module")
 def words(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with a tokenizer."""
+    """Saves a folder with a tokenizer."""
     path = tmp_path_factory.mktemp("words")
     modern(path, 5)
     return path
@@ -118,7 +118,7 @@ def words(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.conformance
 @pytest.mark.parametrize("launcher", [(), ("-m", "torch.distributed.run", "--nproc-per-node", "2")])
 def test_the_command_prints_once_what_it_prints_on_one_device(words: Path, launcher: tuple[str, ...]) -> None:
-    """Lines of standard input, which one process reads; started by itself, with a bad line, and by torchrun, which reports exit codes."""
+    """Standard input, which one process reads; started directly, with a bad line, and by torchrun, which reports exit codes."""
     lines = LINES.replace(b"\xff", b"quick") if launcher else LINES
     options = (words, "--batch-size", "3", "--max-new-tokens", "6", "--do-sample", "--seed", "4", "--json")
     line = (COMMAND[0], *launcher, *COMMAND[1:], *options, "--mesh", "data=2")
@@ -165,8 +165,8 @@ def test_an_output_that_nobody_reads_ends_all(words: Path, tmp_path: Path) -> No
     ],
 )
 def test_a_mesh_that_cannot_be_is_one_message(words: Path, options: tuple[str, ...], message: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XLA_FLAGS", os.environ.get("XLA_FLAGS", ""))  # to which the command adds
+    monkeypatch.setenv("XLA_FLAGS", os.environ.get("XLA_FLAGS", ""))  # the command appends to it
     if "jax" in options:
         jax = pytest.importorskip("jax")
-        jax.devices()  # as many as there are now
+        jax.devices()  # all devices present now
     assert mentions(refused("generate", words, "--prompt", "the", *options), message)

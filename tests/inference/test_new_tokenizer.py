@@ -1,4 +1,4 @@
-"""The tokenizer of a new random model has as many tokens as the model, and the special ones where config.json has them."""
+"""The tokenizer of a new random model has the model's number of tokens, and the special tokens of config.json."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The tokenizer of a folder: `transformers` reads it, in a process that its files cannot harm, and everything wrong is one message."""
+"""A folder's tokenizer: `transformers` reads it in a process isolated from its files, and every problem is one message."""
 
 import json
 import os
@@ -25,7 +25,7 @@ def split(pattern: str) -> dict[str, Any]:
 
 
 def of_words(folder: Path, **parts: Any) -> Tokenizer:
-    """A tokenizer of few words."""
+    """Returns a tokenizer of few words."""
     content = {"version": "1.0", "added_tokens": [], "model": WORDS} | EMPTY | parts
     (folder / "tokenizer.json").write_text(json.dumps(content))
     (folder / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": "PreTrainedTokenizerFast"}))
@@ -33,7 +33,7 @@ def of_words(folder: Path, **parts: Any) -> Tokenizer:
 
 
 def refusal(action: Any) -> str:
-    """One message on one line, without a place in a source and without advice to run code or to download."""
+    """Returns the message, one line without source locations or advice to run code or download."""
     with pytest.raises(ValueError) as caught:
         action()
     text = str(caught.value)
@@ -75,7 +75,7 @@ def test_ids_come_back_as_texts_and_words(tmp_path: Path) -> None:
 
 
 def test_the_model_must_have_every_token(tmp_path: Path) -> None:
-    """A table may be rounded up; tokens added by the files count, and a text may not have one that the model lacks."""
+    """A table may be rounded up; added tokens count, and a text must not contain a token that the model lacks."""
     size = word_pieces(tmp_path)
     for vocabulary in (size, -(-size // 128) * 128):
         assert Tokenizer(tmp_path, vocabulary, BERT).prompt("fox")
@@ -104,7 +104,7 @@ def test_a_folder_opened_again_is_read_again(tmp_path: Path) -> None:
     ],
 )  # fmt: skip
 def test_a_damaged_file_is_one_message(tmp_path: Path, file: str, content: Any) -> None:
-    """A link to nothing, as an interrupted download leaves it, is no absent file. Code in the folder never runs."""
+    """A broken link, left by an interrupted download, is not a missing file. Code in the folder never runs."""
     of_words(tmp_path)
     (tmp_path / "own.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')")
     (tmp_path / file).unlink(missing_ok=True)
@@ -124,7 +124,7 @@ def test_a_folder_without_a_tokenizer_is_one_message(tmp_path: Path) -> None:
 
 
 def test_a_panic_is_one_message(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    """Of the package `tokenizers`, on a regular expression, when it encodes and when it decodes."""
+    """From the `tokenizers` package, on a regular expression, when encoding and decoding."""
     refusal(lambda: of_words(tmp_path, pre_tokenizer=split("(a+)+b")).prompt("a" * 40))
     refusal(lambda: of_words(tmp_path, decoder={"type": "Replace", "pattern": {"Regex": "(a+)+b"}, "content": ""}).text([3]))
     assert capfd.readouterr().err == ""

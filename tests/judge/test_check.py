@@ -1,4 +1,4 @@
-"""What a check compares and computes: every case that it should, each expectation and each program once."""
+"""A check compares every case that it should, and computes each expectation and each program once."""
 
 import contextlib
 import copy

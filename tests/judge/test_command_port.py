@@ -1,4 +1,4 @@
-"""A port that is a command: it reads case files, and whatever it does is a row."""
+"""A port that is a command: it reads case files, and every outcome is a row."""
 
 import dataclasses
 import json
@@ -27,7 +27,7 @@ pytestmark = pytest.mark.product
 CASES = suite()
 PLAIN = next(case for case in CASES if case.id == "layer_norm/plain")
 TEMPLATE = (TEMPLATES / "command_port.py").read_text()
-# name of a case -> what a command does with it, the status, and what the message has
+# name of a case -> the action of a command, the status, and what the message mentions
 ROWS = {
     "good": ("file.write_bytes(right)", "pass", ""),
     "twice": ("file.write_bytes(right)", "pass", ""),
@@ -65,7 +65,7 @@ def _script(folder: Path, text: str) -> str:
 
 
 def _command(folder: Path, does: Mapping[str, str], describe: str = "pass") -> str:
-    """A command that does what stands under the name of each case."""
+    """Returns a command that runs the code under the name of each case."""
     save_file(components.answer(PLAIN), folder / "right.safetensors")
     start = BEGIN.replace("DESCRIBE", describe).replace("RIGHT", repr(str(folder / "right.safetensors")))
     return _script(folder, start + "".join(f"    if name == {name!r}:\n        {code}\n" for name, code in does.items()))
@@ -193,7 +193,7 @@ def test_case_files_are_complete_and_need_json_and_safetensors_only(tmp_path: Pa
 
 def test_batches_bound_the_disk_and_keep_every_case_in_order() -> None:
     cases = [*_cases("good", "twice", "last"), *_cases("good")]
-    assert [len(batch) for batch in command.batches(cases)] == [3, 1]  # the second "good" would have the first one's path
+    assert [len(batch) for batch in command.batches(cases)] == [3, 1]  # the second "good" would have the path of the first
     assert [[case.name for case in batch] for batch in command.batches(cases, 1)] == [[case.name] for case in cases]
 
 

@@ -1,4 +1,4 @@
-"""Comparison and tolerance: what passes, what does not, and that nothing slips through."""
+"""Comparison and tolerance: what passes, what fails, and that nothing is skipped unnoticed."""
 
 import functools
 import itertools
@@ -171,9 +171,9 @@ EVERY = [pytest.param(case, id=case.id, marks=() if case.core else pytest.mark.c
 @pytest.mark.parametrize("case", every(30, EVERY))
 def test_every_case_of_the_suite_is_comparable_and_zeros_do_not_pass_where_they_are_wrong(case: Case) -> None:
     """Batches of no rows are empty. Parts of gradients in half-precision dtypes may show nothing, and so may the largest number of a small
-    table of random ones; no output of a forward component does.
+    random table; every output of a forward component is comparable.
 
-    Those outside the core are evaluated in float64 and float32 alone.
+    Cases outside the core are evaluated only in float64 and float32.
     """
     for dtype in case.dtypes if case.core else case.dtypes[:2]:
         expected = expect(case.at(dtype))
@@ -189,7 +189,7 @@ HALF_TOO = ("transformer_vjp/nn_transformer", "encoder_vjp/pre_norm_no_final_nor
 
 @pytest.mark.parametrize("case", every(6, [each for each in EVERY if each.values[0].component.endswith("_vjp")]))
 def test_the_reference_in_an_order_that_the_tolerance_does_not_know_passes(case: Case) -> None:
-    """The tolerance of gradients has random orders in it, so another one passes; in half precision three models stand for all."""
+    """The tolerance of gradients is made from random orders, so another order passes; in half precision three models represent all."""
     dtypes = [dtype for dtype in case.dtypes if case.id in HALF_TOO or dtype in ("float64", "float32")]
     for dtype, seed in itertools.product(dtypes, (1001, 1002)):
         cast = case.at(dtype)
@@ -202,7 +202,7 @@ def test_the_reference_in_an_order_that_the_tolerance_does_not_know_passes(case:
 
 @pytest.mark.parametrize("dtype", ["float64", "float32", "bfloat16", "float16"])
 def test_a_part_of_a_gradient_that_is_zero_is_compared_at_the_size_of_the_gradient(dtype: str) -> None:
-    """Softmax does not change with the bias of the keys; where one key is left, not with query and key."""
+    """Softmax is invariant to the key bias, and with a single key also to query and key."""
     for case_id, name in (
         ("multi_head_attention_vjp/ragged", "parameters.key.bias"),
         ("scaled_dot_product_attention_vjp/one_position", "key_bsgk"),

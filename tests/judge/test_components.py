@@ -1,4 +1,4 @@
-"""The table of components: what it refuses, and that the suite, the reference and the ports have what it declares."""
+"""The table of components: entries it rejects, and that the suite, the reference and the ports match its declarations."""
 
 import importlib
 
@@ -19,7 +19,7 @@ ROW = 'module = "m"\ngroup = "Masks"\npurpose = "Is for this."'
         (ROW.replace("Masks", "Mask"), ValueError),
         (ROW.partition("\npurpose")[0], ValueError),
         (f'{ROW}\nkind = "parts"', ValueError),
-        (f'{ROW}\nkind = "layout"', ValueError),  # which has no page
+        (f'{ROW}\nkind = "layout"', ValueError),  # a layout without a page
         ('module = "m"\nkind = "file"\ngroup = "Masks"', ValueError),
         (f'{ROW}\nplain = ["f"]\nwithout_plain = "It is long."', ValueError),
         (f"{ROW}\ncores = []", TypeError),

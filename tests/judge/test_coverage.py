@@ -1,4 +1,4 @@
-"""The cases ask what they could: every argument of every component matters in one, and what hides behind an ordinary value is asked."""
+"""The cases cover every argument of every component, and behaviour that ordinary values hide."""
 
 import dataclasses
 import inspect
@@ -15,7 +15,7 @@ CASES = sorted((case for case in all_by_id().values() if not components.forward_
 
 
 def _optional(component: str) -> list[str]:
-    """The arguments that a case can leave out and that the config does not decide: of a single layer it decides about the first one."""
+    """Returns the arguments that a case may omit and that the config does not decide; for a single layer it decides about the first."""
     fields = components.COMPONENTS[component].arguments
     parameters = components.signature_of(component).parameters.values()
     return [one.name for one in parameters if one.default is not inspect.Parameter.empty and one.name not in (*fields, "config", "layer")]
@@ -33,12 +33,12 @@ def _without(case: Case, argument: str) -> Case:
 def _answer(case: Case) -> Any:
     try:
         return components.answer(case)
-    except ValueError:  # the argument is needed
+    except ValueError:  # the argument is required
         return {}
 
 
 def _matters(case: Case, argument: str) -> bool:
-    """Whether the case gives the argument, and the reference answers otherwise without it."""
+    """Whether the case passes the argument and the reference's output changes without it."""
     less = _without(case, argument)
     if len(less.inputs) == len(case.inputs):
         return False
@@ -53,7 +53,7 @@ def test_every_argument_matters_in_a_case(component: str, argument: str) -> None
 
 @pytest.mark.parametrize("component", ["token_mask", "transformer", "greedy_search"])
 def test_the_padding_id_0_is_asked(component: str) -> None:
-    """Where Python takes 0 for None."""
+    """Python code may treat 0 like None."""
     zero = [case for case in CASES if case.component == component and case.config.padding_id == 0]
     none = [dataclasses.replace(case, config=case.config.replace(padding_id=None)) for case in zero]
     assert any(not np.array_equal(*(next(iter(_answer(one).values())) for one in pair)) for pair in zip(zero, none, strict=True))

@@ -1,4 +1,4 @@
-"""The cases of decoding: far from every tie, of answers that differ; handed on by files and adapters; named by diagnosis."""
+"""The decoding cases are far from every tie, have distinct answers, pass through files and adapters, and are diagnosed."""
 
 import dataclasses
 import functools
@@ -21,11 +21,11 @@ from rosettaformer.judge.suite import all_cases, case_files
 PORT = "tests/ports/numpy_decoding.py"
 CASES = {id_: case for id_, case in all_by_id().items() if case.component in components.DECODING}
 SEARCHES = [case_id for case_id, case in CASES.items() if case.component in components.SEARCHES]
-FAR = 1e-4  # far beyond what float32 rounds
+FAR = 1e-4  # far above float32 rounding
 
 
 class Margins(Chooser):
-    """The least error of the scores that would make another choice."""
+    """The smallest error of the scores that would change a choice."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -58,7 +58,7 @@ def test_no_choice_of_a_search_is_near_a_tie(case_id: str) -> None:
 
 @pytest.mark.parametrize("case_id", [case_id for case_id in CASES if case_id.startswith(("truncate", "draw", "penalise"))])
 def test_no_table_of_scores_is_near_a_boundary(case_id: str) -> None:
-    """A little more of every number, by itself, changes which tokens are left or drawn in no case but where two are equal."""
+    """Perturbing any number slightly changes the remaining or drawn tokens in no case, except where two numbers are equal."""
     case = CASES[case_id]
     (name,) = [name for name in case.inputs if name in ("scores_bv", "logits_bv")]
     before = components.answer(case)["output"]
@@ -122,7 +122,7 @@ def test_a_port_of_functions_answers_every_case_in_another_process() -> None:
 
 class Module:
     def search(self, x: int, compiled: bool = True) -> None:
-        """A method of a module, or a function of one."""
+        """Stands for a method of a module, or a function of one."""
 
 
 def test_partial_functions_belong_to_their_module_and_only_what_takes_compiled_is_told() -> None:

@@ -1,4 +1,4 @@
-"""The judge's own proof: every defect of the catalogue, put into the reference, fails the cases that claim to catch it."""
+"""The judge tests itself: every known bug, injected into the reference, fails the cases that claim to catch it."""
 
 import dataclasses
 import itertools
@@ -21,16 +21,16 @@ from rosettaformer.judge.compare import compare
 from rosettaformer.judge.expectation import components, tolerance
 from rosettaformer.judge.suite import all_cases
 
-# the letters of the ids -> the highest number; all numbers up to it are taken but these
+# the letters of the ids -> the highest number; all numbers up to it are used except these
 HIGHEST = {
     "ATT": 37, "CAP": 6, "CAU": 10, "DRP": 7, "EMB": 16, "FFN": 10, "GEN": 10, "HED": 6, "INI": 2,
     "LOS": 10, "MHA": 21, "NRM": 31, "OPT": 8, "OUT": 1, "PAD": 9, "PE": 27, "PRC": 7, "QKN": 5, "RES": 5,
     "ROT": 10, "RSC": 9, "SEG": 2, "SEQ": 3, "STR": 13, "WIN": 5,
 }  # fmt: skip
 NONE = {"CAU5", "NRM6", "STR2"}
-RAISING = ("PE8", "PE10", "MHA9")  # defects that show as an error: an odd width, a table of another length, a reshape
-# what no run of a whole model can show: a bias of the logits, an attention without a mask, far positions, a mean far from 0, roundings
-# that half-precision dtypes make anyway, a constant row within it, the update of its parameters, and what is drawn at random
+RAISING = ("PE8", "PE10", "MHA9")  # known bugs that raise an error: an odd width, a table of another length, a reshape
+# bugs that no run of a whole model can show: a bias of the logits, attention without a mask, far positions, a mean far from 0, roundings
+# common in half precision, a constant row there, the update of the parameters, and random draws
 NOT_IN_A_MODEL = (
     "ATT28", "CAU9", "PE21", "NRM4", "NRM7", "NRM11", "ATT19", "OPT1", "OPT2", "OPT3", "OPT4", "OPT5", "OPT6", "OPT7", "OPT8", "DRP5",
     "INI1", "INI2", "ROT8", "ROT9", "NRM27",
@@ -45,7 +45,7 @@ COMPONENTS = sorted({case.component for case in CASES.values()})
 
 
 def _dear(case: Case) -> bool:
-    """Whether a case takes long: a gradient outside the core."""
+    """Whether a case is slow: a gradient outside the core."""
     return not case.core and bool(components.forward_of(case.component))
 
 
@@ -56,7 +56,7 @@ def _expected(case_id: str, dtype: str) -> tuple[Case, dict[str, tolerance.Expec
 
 
 def _excess(case_id: str, defect: Defect, dtype: str) -> float:
-    """By how much the altered reference misses the tolerance of a case; a failure is infinite."""
+    """Returns the altered reference's error in a case, divided by the tolerance; a failure is infinite."""
     one = effect(defect, *_expected(case_id, dtype))
     assert defect.id in RAISING or not one.message.startswith("an error"), one.message
     return one.times
@@ -100,7 +100,7 @@ def test_a_case_that_claims_a_defect_catches_each_of_its_variants(
 
 @cache
 def _of_port() -> dict[str, Case]:
-    """The cases of a port of other sizes: a kernel of keys that can be divided into as many heads as there are of queries."""
+    """Returns the cases of a port of other sizes, whose key kernel can be divided into as many heads as the query has."""
     return {case.id: case.at("float64") for case in all_cases({"heads": 8, "key_value_heads": 2, "key_size": 16, "value_size": 16})}
 
 
@@ -204,7 +204,7 @@ def _answer(case_id: str, id_: str, dtype: str) -> dict[str, np.ndarray] | None:
 
 
 def _differ(case_id: str, one: str, other: str, dtype: str) -> bool:
-    """True where the case tells the defects apart: the error of one, in place of the other, would fail it ten times over."""
+    """Whether the case tells the bugs apart: one bug's error, where the other's is expected, fails tenfold."""
     _, expected = _expected(case_id, dtype)
     pair = [_answer(case_id, id_, dtype) for id_ in (one, other)]
     if pair[0] is None or pair[1] is None:

@@ -1,4 +1,4 @@
-"""What a user accepts: declared deviations and newer cases."""
+"""Declared expected failures, and cases newer than the declaration."""
 
 import dataclasses
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Ports that stand in the place of other projects' checks (docs/drop-in.md, docs/like.md): each is quoted as it is, and conforms."""
+"""Ports that replace checks of other projects (docs/drop-in.md, docs/like.md): each is quoted verbatim and conforms."""
 
 import importlib.util
 import re
@@ -22,9 +22,9 @@ from rosettaformer.judge.suite.like_folders import cases_of
 
 PORTS = HOUSE / "tests" / "ports" / "drop_in"
 PAGES = {page: (HOUSE / "docs" / page).read_text() for page in ("like.md", "drop-in.md")}
-FAMILY = "qwen3"  # on which the ports are judged
+FAMILY = "qwen3"  # the family on which the ports are judged
 PROMPTS = ("short", "medium", "left_padding")
-# port -> what it needs, the prompts that it is given here (all of them if none is named), and how many of them it answers
+# port -> its requirements, its prompts here (all if empty), and how many of them have outputs
 CONFORMING = {
     "jax_port": ("jax", ("left_padding",), 1),  # JAX compiles it for every length
     "like_port": ("transformers", (), 5),
@@ -36,7 +36,7 @@ CONFORMING = {
 def asked(
     port: str, like: str, folder: Path, names: tuple[str, ...] = (), start: object = InProcess, dtype: str = "float32"
 ) -> list[Result]:
-    """The results of a port on a family's new folder, or on a folder, without what it does not cover. start: as `session.open_worker`."""
+    """Returns a port's results on a family's new folder, or on a given folder, without uncovered cases. start: as `session.open_worker`."""
     cases = [case for case in cases_of(like, folder, [dtype]) if not names or case.name in names]
     with pytest.MonkeyPatch.context() as patch:
         if start:

@@ -1,4 +1,4 @@
-"""Ports that fix fields of the config are asked everything that these fields do not exclude: of decoder-only ports all of generation."""
+"""A port that fixes config fields gets all cases that these fields do not exclude; a decoder-only port gets all of generation."""
 
 from typing import Any
 
@@ -18,7 +18,7 @@ CHOSEN = (
     "position_start", "embedding_norm", "norm", "norm_offset", "gated_feed_forward", "padding_id", "query_key_value_bias",
     "attention_output_bias", "feed_forward_bias",
 )  # fmt: skip
-# what a decoder-only port fixes -> how many cases of generation are about another value of what it fixes
+# the fields a decoder-only port fixes -> the number of generation cases that need another value of them
 DECODERS: dict[str, tuple[dict[str, Any], int]] = {
     "stack": ({"encoder_layers": 0}, 0),
     "llama": ({name: getattr(preset("llama2_7b"), name) for name in CHOSEN}, 7),
@@ -29,7 +29,7 @@ DECODERS: dict[str, tuple[dict[str, Any], int]] = {
 
 @pytest.mark.parametrize("name", every(2, DECODERS))
 def test_a_decoder_only_port_is_asked_all_of_generation(name: str) -> None:
-    """With every option of a strategy; of the choice of a token every case."""
+    """With every option of a strategy; of token selection, every case."""
     fixed, others = DECODERS[name]
     build, own = Builder(fixed), Builder({})
     cases = [excluded(case, fixed) for module in MODULES for case in module.cases(build) if case.component in GENERATION + CHOICES]
@@ -50,13 +50,13 @@ def test_what_a_decoder_only_port_is_asked_of_generation_is_not_vacuous(name: st
 
 
 def test_fields_that_make_no_config_are_refused() -> None:
-    """Although some cases read no config."""
+    """Although some cases do not read the config."""
     with pytest.raises(ValueError, match="key_size"):
         all_cases({"positions": "rotary", "key_size": 3})
 
 
 def test_a_gradient_that_a_port_cannot_be_asked_is_excluded_with_the_reason() -> None:
-    """Those of what reads an encoder that the port does not have."""
+    """Gradients of components that read an encoder the port lacks."""
     fixed = {"encoder_layers": 0}
     cases = [case for case in all_cases(grad=True) if case.component == "decoder_vjp"]
     lost = {case.id for case in cases} - {case.id for case in all_cases(fixed, grad=True)}

@@ -1,4 +1,4 @@
-"""Near ties of the searches: the judge follows a port's choice where rounding alone may have made it, and fails any other."""
+"""Near ties of the searches: the judge follows a port's choice where rounding alone may explain it, and fails any other."""
 
 import dataclasses
 import re
@@ -29,7 +29,7 @@ Answer = dict[str, np.ndarray]
 
 
 class Other(Chooser):
-    """Chooses a little worse: of the tokens, and of the beams, that lie nearer than `margin` to the best the last."""
+    """Chooses slightly worse: the last of the tokens, or beams, that are within `margin` of the best."""
 
     def __init__(self, margin: float) -> None:
         super().__init__()
@@ -47,7 +47,7 @@ class Other(Chooser):
 
 
 class By(Chooser):
-    """Makes some choices by functions of the same arguments."""
+    """Replaces some choices by functions of the same arguments."""
 
     def __init__(self, **choices: Callable[..., Any]) -> None:
         super().__init__()
@@ -75,7 +75,7 @@ def judged(case: Case, answer: Any) -> Result:
 
 
 def tied(case: Case, first: int, *others: int, **inputs: Any) -> Case:
-    """The case with tokens that are equally likely throughout, and that lead elsewhere."""
+    """Returns the case with tokens that are always equally likely and lead to different continuations."""
     values = {name: value.copy() for name, value in case.parameters.items()}
     for other in others:
         values["logits.kernel"][:, other] = values["logits.kernel"][:, first]
@@ -84,14 +84,14 @@ def tied(case: Case, first: int, *others: int, **inputs: Any) -> Case:
 
 
 def common(case: Case) -> int:
-    """The token that the case's answers hold most often, its end and padding aside."""
+    """Returns the most frequent token in the case's answers, apart from end and padding."""
     ids = next(iter(components.answer(case).values())).ravel()
     counts = np.bincount(ids[(ids != case.inputs["strategy.end_id"]) & (ids != case.config.padding_id)])
     return int(counts.argmax())
 
 
 def of_two(case: Case, count: int = 1, **inputs: Any) -> Case:
-    """The case in which its commonest token has an equal, or so many."""
+    """Returns the case in which the most frequent token ties with another, or with several."""
     first = common(case)
     others = [id_ for id_ in range(3, case.config.target_vocabulary) if id_ != first]
     return tied(case, first, *others[-count:], **inputs)
@@ -132,7 +132,7 @@ def test_a_token_that_is_clearly_worse_or_no_answer_s_fails_by_its_row_its_step_
 
 
 def _drawn(case: Case, step: int = 0) -> tuple[Case, np.ndarray]:
-    """The case with uniform numbers that lie, at one step, exactly between the token that is drawn and the next one."""
+    """Returns the case with uniform numbers that are, at one step, exactly between the drawn token and the next."""
     chooser = Chooser()
     token_bn = chosen(case, chooser)["token_bn"]
     uniform_bn = case.inputs["uniform_bn"].copy()
@@ -163,7 +163,7 @@ def test_a_number_within_a_token_draws_that_one() -> None:
 
 
 class Noisy(Chooser):
-    """Chooses by scores that are off."""
+    """Chooses by scores that have an error."""
 
     def __init__(self, error: float, seed: int = 0) -> None:
         super().__init__()
@@ -176,7 +176,7 @@ class Noisy(Chooser):
 
 
 def _at_the_edge(cut: str) -> Case:
-    """A case whose first row lies, at its first step, between two tokens that may be left and both be drawn."""
+    """Returns a case whose first row is, at its first step, between two tokens that may remain and may both be drawn."""
     case = SEARCHES["sample/hot_top_p" if cut == "strategy.top_p" else "sample/top_k"]
     chooser = Chooser()
     chosen(case, chooser)
@@ -218,7 +218,7 @@ def test_errors_of_all_scores_add_up_in_a_draw() -> None:
 
 @pytest.mark.parametrize("cut", ["nothing", "top_k", conformance("top_p")])
 def test_what_any_error_of_the_scores_draws_might_be_drawn(cut: str) -> None:
-    """Random tables of scores that lie near the edge of a cut, and random errors of them."""
+    """Random score tables near the edge of a cut, and random errors in them."""
     rng, error, differing = np.random.default_rng(1), 1e-3, 0
     for _ in range(12_000 if cut == "top_p" else 1000):
         size = rng.integers(4, 12)
@@ -247,7 +247,7 @@ def test_beams_that_tie_may_live_or_die(name: str) -> None:
     case = of_two(SEARCHES[f"beam_search/{name}"], 4)
     other = Other(NEAR)
     answer = {key: value.astype("float32") if value.dtype == "float64" else value for key, value in chosen(case, other).items()}
-    assert other.count  # in float64 what ties is equal, whatever machine computes it
+    assert other.count  # in float64 ties are exact on every machine
     case = case.at("float32")
     assert (answer["token_bwn"] != components.answer(case)["token_bwn"]).any()
     assert judged(case, answer).status == "pass"
@@ -273,7 +273,7 @@ def test_hypotheses_in_another_order_fail_unless_they_tie() -> None:
 
 def test_hypotheses_of_a_beam_that_must_die_and_a_search_that_stops_too_soon_fail() -> None:
     def second_best(key: Key, ranking: list[Beam], count: int) -> list[Beam]:
-        """The second best beams of a row live on, and not the best."""
+        """Keeps a row's second best beams alive instead of the best."""
         return ranking[1 : count + 1] if key == ("live", 1, 0) else ranking[:count]
 
     case = BEAMS.at("float32")

@@ -1,4 +1,4 @@
-"""Gradients, mappings and statistics as answers: what the cases ask, and what the judge makes of them."""
+"""Gradients, mappings and statistics as outputs: their cases and how the judge compares them."""
 
 import dataclasses
 import json

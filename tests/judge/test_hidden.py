@@ -1,4 +1,4 @@
-"""A config that hides what cases are about: what passes shows nothing, and is said not to."""
+"""A config under which cases are vacuous: they pass without evidence, and the report says so."""
 
 import contextlib
 from collections.abc import Sequence

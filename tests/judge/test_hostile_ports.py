@@ -1,4 +1,4 @@
-"""Ports that compute nothing, and do anything else: each is rows that do not pass, soon, and leaves nothing behind."""
+"""Ports that do anything but compute: each gives failing rows quickly and leaves nothing behind."""
 
 import dataclasses
 import io
@@ -24,14 +24,14 @@ from rosettaformer.judge.summary import Summary
 pytestmark = pytest.mark.product
 
 LIMIT = 3.0
-LATER = 20.0  # seconds after the limit at which a run must have ended on a busy machine; one that hangs never ends
+LATER = 20.0  # seconds after the limit within which a run must end on a busy machine; a hanging run never ends
 MARK = "HOSTILE_PORTS"
 AT_ONCE = 3
 COUNT = 200
 
 
 def _case(component: str):
-    """A case of the component that no constant answers, evaluated twice."""
+    """Returns a case of the component that no constant output passes, evaluated twice."""
     cases = [case for case in suite() if case.component == component and case.core and "float64" in case.dtypes]
     return dataclasses.replace(cases[0], twice=True)
 

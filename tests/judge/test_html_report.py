@@ -1,4 +1,4 @@
-"""The HTML report, opened in a real browser."""
+"""The HTML report in a real browser."""
 
 import itertools
 import math
@@ -245,7 +245,7 @@ def test_findings_the_first_divergence_and_what_was_not_compared_are_shown(brows
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_every_colour_can_be_read(browser: Any, scheme: str) -> None:
-    """The button that turns it over is that of all pages: tests/inference/test_attention_page.py."""
+    """The button that switches the theme is that of all pages: tests/inference/test_attention_page.py."""
     prefer(browser, scheme)
     ground = brightness(browser, "body", "background-color")
     texts = ("body", ".matrix td.fail", ".matrix td.pass", ".note")

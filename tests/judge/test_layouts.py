@@ -1,4 +1,4 @@
-"""Ports that divide a model otherwise than the suite does: the components for them, and what `call` says of how they are called."""
+"""Ports that divide a model differently: the components for them, and how `call` declares their calls."""
 
 import dataclasses
 import functools
@@ -30,7 +30,7 @@ from rosettaformer.judge.vectors import golden
 from rosettaformer.ports import CLASSIC
 
 CASES = all_by_id()
-# of the document's port, each through another word of `call`
+# variants of the document's port, each with another key of `call`
 GRADIENTS = (
     "self_attention_vjp/causal", "self_attention_sublayer_vjp/post", "logits_vjp/bias", "scaled_dot_product_attention_vjp/plain",
 )  # fmt: skip
@@ -61,7 +61,7 @@ def made(config: dict[str, Any], *families: Any, shared: tuple[str, ...] = ()) -
 
 @functools.cache
 def asked() -> list[Case]:
-    """The cases of the port's config: all forward ones, and some gradients."""
+    """Returns the cases of the port's config: all forward cases and some gradients."""
     forward = made(fixed(document("layouts_port")), attention, layers)
     return [
         case.at("float64") for case in (*forward, *gradients(case for case in forward if f"{case.component}_vjp/{case.name}" in GRADIENTS))
@@ -139,7 +139,7 @@ def test_the_documents_port_of_shared_kernels_differs_nowhere(tmp_path: Path) ->
     [
         ("q.size(-1) ** 0.5", "queries.size(-1) ** 0.5"),
         ('"queries.weight", "k i"', '"queries.weight", "i k"'),
-        ("x.unflatten(-1, (self.heads, -1))", "x.unflatten(-1, (-1, self.heads)).transpose(2, 3)"),  # every third column for a head
+        ("x.unflatten(-1, (self.heads, -1))", "x.unflatten(-1, (-1, self.heads)).transpose(2, 3)"),  # every third column belongs to a head
     ],
 )
 def test_a_mistake_beside_shared_kernels_is_seen(tmp_path: Path, right: str, wrong: str) -> None:
@@ -250,7 +250,7 @@ def test_what_stands_for_an_input_stands_in_a_function_of_the_inputs() -> None:
     [
         (["mha.W_q.weight", "mha.W_k.weight"], "mha.W_q.weight"),
         (["W_q.weight", "mha.W_q.weight"], "W_q.weight"),
-        (["a.W_q.weight", "b.W_q.weight"], "W_q.weight"),  # either may be meant
+        (["a.W_q.weight", "b.W_q.weight"], "W_q.weight"),  # either could be meant
         (["mha.MW_q.weight"], "W_q.weight"),
     ],
 )
@@ -275,7 +275,7 @@ def test_tables_of_attention_and_of_norms_are_one_and_within_a_part_more_steps_m
 
 @pytest.mark.parametrize("kind", every(4, ["torch", "nnx", "linen", "tf"]))
 def test_the_end_of_a_name_is_found_in_every_framework(kind: str) -> None:
-    """And its gradient."""
+    """Also for its gradient."""
 
     def build(config: Any, dtype: Any) -> Any:
         if kind == "torch":
@@ -334,7 +334,7 @@ def test_a_pooler_and_a_sublayer_with_its_norm_are_not_the_components_whose_name
     ("path", "native", "seen"),
     [
         ("feed_forward", "ffn", False),
-        ("feed_forward", "", False),  # written out in the layer
+        ("feed_forward", "", False),  # inlined in the layer
         ("self_attention", "attn", True),
         ("self_attention_norm", "norm", True),
         ("softmax", "attn.soft", True),

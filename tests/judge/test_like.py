@@ -1,4 +1,4 @@
-"""A port of a whole model, `load(folder)`: what it gives is judged at real tokens, and what it does not give is not covered."""
+"""A port of a whole model, `load(folder)`: its outputs are judged at real tokens; missing outputs are not covered."""
 
 import re
 from collections import Counter
@@ -33,7 +33,7 @@ def _statuses(results: Mapping[str, Result]) -> Counter[str]:
 
 
 def _of(results: Mapping[str, Result], status: str) -> dict[str, str]:
-    """The messages of the cases with that status."""
+    """Returns the messages of the cases with that status."""
     return {case: result.message for case, result in results.items() if result.status == status}
 
 
@@ -57,7 +57,7 @@ PADDED = tuple(f"transformer/{name}" for name in (
     "right_padding", "left_padding", "right_padding_columns", "left_padding_columns", "left_padding_alone",
 ))  # fmt: skip
 LOGITS = [case.id for case in quick() if case.component == "transformer"]
-# a mistake in the logits -> the cases that show it; the others pass
+# a bug in the logits -> the cases that show it; the others pass
 PLANTED = {
     "y = 1.001 * y": LOGITS,
     "y[:, -1, 0] += 0.01": [case for case in LOGITS if case != "transformer/right_padding_columns"],
@@ -80,7 +80,7 @@ def test_a_mistake_is_seen_where_it_is_and_nowhere_else(tmp_path: Path, fault: s
 
 @pytest.mark.parametrize(("family", "garbage"), every(5, product(("qwen3", "bert"), ("1e30", "np.nan", "np.inf", "0"))))
 def test_what_stands_at_padding_is_compared_with_nothing(tmp_path: Path, garbage: str, family: str) -> None:
-    """Of logits, of hidden states and of steps."""
+    """Applies to logits, hidden states and steps."""
     further = f"""
     def hidden(token_bt, mask_bt, segment_bt=None):
         y = own.hidden(token_bt, mask_bt, segment_bt).copy()
@@ -102,7 +102,7 @@ def test_what_stands_at_padding_is_compared_with_nothing(tmp_path: Path, garbage
     assert _statuses(results) == {"pass": len(quick(family))}, _of(results, "differs")
 
 
-# a mistake in what is done with tokens, mask and segments -> what `--like bert` shows it in, at least
+# a bug in the handling of tokens, mask and segments -> the least set of `--like bert` cases that show it
 READINGS = {
     "mask_bt = token_bt != 0": {"short", "batch", "right_padding", "left_padding"},
     "mask_bt = mask_bt & (token_bt != 0)": {"short", "batch", "medium"},
@@ -120,7 +120,7 @@ READINGS = {
 
 @pytest.mark.parametrize("mistake", READINGS)
 def test_what_is_read_is_what_is_given(tmp_path: Path, mistake: str) -> None:
-    """The mask is not inferred from ids, is not that of the first row, and cuts nothing off; segments have any order."""
+    """The mask is not inferred from ids, not taken from the first row, and truncates nothing; segments have any order."""
     port = written(tmp_path, arguments="token_bt, mask_bt, segment_bt=None", given="token_bt, mask_bt, segment_bt")
     text = Path(port).read_text()
     start = f"        if segment_bt is None:\n            segment_bt = np.zeros_like(token_bt)\n        {mistake}\n        y = own("
@@ -132,7 +132,7 @@ def test_what_is_read_is_what_is_given(tmp_path: Path, mistake: str) -> None:
 
 
 def test_gradients_are_asked_without_the_padding_id_in_the_text() -> None:
-    """Whose row libraries give no gradient."""
+    """Libraries compute no gradient for the padding row."""
     for case in models("gemma"):
         ids, real = case.inputs["target"], case.real_bt
         held = bool((ids[np.ones(ids.shape, bool) if real is None else real] == 0).any())
@@ -191,7 +191,7 @@ def test_an_encoder_is_given_its_segments(tmp_path: Path, arguments: str, given:
 
 
 def test_a_classifier_is_judged_by_its_classes(tmp_path: Path) -> None:
-    """The ReLU of DistilBERT's head is read, and a port with BERT's tanh differs."""
+    """The ReLU of DistilBERT's head matters: a port with BERT's tanh differs."""
     new.write("distilbert", tmp_path / "new")
     checkpoint = load(tmp_path / "new")
     config = checkpoint.config.replace(masked_language_head=False, pooler=True, classes=3)
@@ -208,13 +208,13 @@ def test_a_classifier_is_judged_by_its_classes(tmp_path: Path) -> None:
 
 
 def _not_of_the_last(case: Any) -> bool:
-    """Whether more is asked than the last position gives, or there is padding behind it."""
+    """Whether a case reads more than the last position's output, or has padding after it."""
     if case.component in ("states", "transformer_vjp", "decode_in_steps"):
         return case.component != "decode_in_steps"
     return case.real_bt is not None and not case.real_bt[:, -1].all()
 
 
-# a declaration -> how the logits are then given, and for which cases of the whole suite it excludes which
+# a declaration -> how the logits are then returned, and the cases of the whole suite that it excludes
 LIMITED = {
     "rows = 1": ("assert len(token_bt) == 1", lambda case: len(case.inputs["target"]) > 1),
     "masks = False": ("assert mask_bt.all()", lambda case: case.real_bt is not None),
@@ -255,7 +255,7 @@ WRONG = {
     "return y.astype(object)": ("differs", "NumPy"),
     "return y.astype(int)": ("differs", "must be float32; got int64"),
     "raise RuntimeError('no such thing')": ("error", "RuntimeError: no such thing .a_whole_port.py:"),
-    "token_bt[...] = 0": ("pass", ""),  # the arrays are the port's own
+    "token_bt[...] = 0": ("pass", ""),  # the port owns its arrays
     "mask_bt[...] = False": ("pass", ""),
     "return y.astype(np.float64)": ("pass", ""),
     "return y.astype(np.float16)": ("not covered", "float16 … float32 … `dtypes`"),
@@ -299,7 +299,7 @@ def test_a_load_that_says_what_is_not_covered_says_it_of_each_case(tmp_path: Pat
 
 
 def test_a_folder_is_loaded_once_and_another_dtypes_is_another(tmp_path: Path) -> None:
-    """A port that takes a dtype is told it, and the folder holds it."""
+    """A port that takes a dtype receives it, and the folder is written in it."""
     log = tmp_path / "log.txt"
     text = f"""
 def load(folder, dtype):
@@ -331,7 +331,7 @@ def test_a_variable_of_another_meaning_is_none(tmp_path: Path, line: str) -> Non
     assert InProcess(written(tmp_path, top=line))
 
 
-# what stands at the end of `load` -> the components whose cases then fail, and what is said
+# the end of `load` -> the components whose cases then fail, and the message
 PARTS = {
     "own_step = own.step; logits.step = lambda token_bt, mask_bt, cache: own_step(token_bt, mask_bt, None)": ("decode_in_steps", ""),
     "logits.step = lambda ids, *rest: own(ids, ids > -1)": ("decode_in_steps", "step … float32"),
@@ -351,7 +351,7 @@ def test_a_mistake_in_steps_or_states_is_seen_there_alone(tmp_path: Path, furthe
 
 
 HEAD, TABLE, NORM = "lm_head.weight", "model.embed_tokens.weight", "model.norm.weight"
-# what becomes of the gradients by the folder's names -> the status, and what is said
+# the edit of gradients under the folder's names -> the status and the message
 GRADIENTS = {
     "found": ("pass", ""),
     "{f'{name}': 1.01 * array for name, array in found.items()}": ("differs", "parameters."),

@@ -1,4 +1,4 @@
-"""A command as the port of a whole model: it is called with a folder, prompts, and where its logits belong; whatever it does is a row."""
+"""A command as a port of a whole model: it gets a folder, prompts and the output path for logits; every outcome is a row."""
 
 import json
 import sys
@@ -52,7 +52,7 @@ def _cases(family: str = "qwen3", names: tuple[str, ...] = NAMES) -> list[Case]:
 
 
 def _command(folder: Path, does: Mapping[str, str], describe: str = "pass") -> str:
-    """A command that does what stands under the name of a prompt, or under "all", before it writes its logits."""
+    """Returns a command that runs the code under the name of a prompt, or under "all", before it writes its logits."""
     lines = "".join(f"    if name == {name!r} or {name!r} == 'all':\n        {code}\n" for name, code in does.items())
     text = COMMAND.replace("DESCRIBE", describe).replace("LOG", repr(str(folder / "log.txt"))).replace("PORTS", repr(str(PLAIN.parent)))
     (folder / "command.py").write_text(text.replace("DOES", lines))
@@ -66,7 +66,7 @@ def _judged(folder: Path, does: Mapping[str, str], describe: str = "pass", cases
 
 @pytest.mark.parametrize("family", ["qwen3", conformance("bert")])
 def test_a_command_that_gives_logits_conforms_and_is_called_once_for_a_dtype(tmp_path: Path, family: str) -> None:
-    """In bfloat16 it writes float32; gradients, states and steps it cannot give."""
+    """In bfloat16 it writes float32; it cannot return gradients, states or steps."""
     cases = [case for case in models(family) if case.name in ("short", "left_padding", "steps", "two_segments")]
     asked = [case for case in cases if case.component in prompts.COMPONENTS]
     results = runner.run(cases, [_command(tmp_path, {})], ["float32", "bfloat16"])
@@ -78,7 +78,7 @@ def test_a_command_that_gives_logits_conforms_and_is_called_once_for_a_dtype(tmp
     assert (tmp_path / "log.txt").read_text().split("\n")[:-1] == [f"{dtype} {len(asked)}" for dtype in ("float32", "bfloat16")]
 
 
-# the name of a prompt -> what the command does with it, the status, and what is said
+# the name of a prompt -> the command's action, the status and the message
 ROWS = {
     "short": ("pass", "pass", ""),
     "one_token": ("logits_btv = logits_btv[..., :-1]", "differs", "must have shape (1, 1, 101); got (1, 1, 100)"),
@@ -96,7 +96,7 @@ def test_what_a_command_does_is_its_row(tmp_path: Path) -> None:
 
 
 def test_a_command_that_crashes_is_asked_for_what_is_left(tmp_path: Path) -> None:
-    """A file that was being written then is no answer."""
+    """A partly written file does not count as output."""
     torn = "file.write_bytes(b'\\x93NUMPY torn'); print('first line', file=sys.stderr); os.kill(os.getpid(), signal.SIGKILL)"
     results = _judged(tmp_path, {"one_token": torn})
     assert results["one_token"].status == "crash" and "signal 9" in results["one_token"].message
@@ -104,7 +104,7 @@ def test_a_command_that_crashes_is_asked_for_what_is_left(tmp_path: Path) -> Non
 
 
 def _runs(folder: Path) -> list[str]:
-    """The folders of the calls so far, without the number of prompts."""
+    """Returns the folders of the calls so far, without the number of prompts."""
     return [line.split()[0] for line in (folder / "log.txt").read_text().splitlines()]
 
 
@@ -122,14 +122,14 @@ def test_a_command_that_dies_at_once_is_not_run_for_every_dtype(tmp_path: Path) 
 
 
 def test_a_command_that_dies_in_some_dtypes_is_asked_in_the_others(tmp_path: Path) -> None:
-    """And so is one whose calls do not all end in the same way."""
+    """Also one whose calls end in different ways."""
     command = _command(tmp_path, {"all": "Path(folder).name != 'bfloat16' and sys.exit(Path(folder).name)"})
     results = runner.run(_cases(), [command], ["float64", "float32", "bfloat16"], limit=20)
     assert _runs(tmp_path) == ["float64"] * 2 + ["float32"] * 2 + ["bfloat16"]
     assert {result.status for result in results if result.dtype == "bfloat16"} == {"pass"}
 
 
-# what the command does with every prompt -> what is said of all of them, after what was expected
+# the command's action for every prompt -> the message about all of them, after the expectation
 ELSEWHERE = {
     "file = answers / f'{name}.npy'": "short.npy and 5 … code 0",
     "continue": "code 0",
@@ -152,7 +152,7 @@ def test_a_single_file_of_another_name_is_said_too(tmp_path: Path) -> None:
     assert Counter(result.status for result in results.values()) == {"not covered": 1, "pass": len(NAMES) - 1}
 
 
-# a file in the place of logits -> the status, and what is said
+# a file instead of logits -> the status and the message
 HOSTILE = {
     "os.mkfifo(file); continue": ("error", "not a file"),
     "os.truncate(os.open(file, os.O_CREAT | os.O_WRONLY), 1 << 40); continue": ("error", "at most"),

@@ -1,4 +1,4 @@
-"""Ports of whole models in PyTorch: the library transformers' own models conform, and so does a decoder that is written anew."""
+"""Ports of whole models in PyTorch: the models of the transformers library conform, and so does an independently written decoder."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.conformance
 pytest.importorskip("torch")
 TEMPLATE = TEMPLATES / "like_port.py"
 DTYPES = ("float32", "bfloat16")
-EVERY = 10  # so many models to one that is asked the cases that take long, too
+EVERY = 10  # one in this many models also gets the slow cases
 
 
 @pytest.fixture(autouse=True)
@@ -28,7 +28,7 @@ def quickly(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _failing(port: Path, family: str, dtype: str, among: Callable[[Case], bool] = lambda case: True) -> dict[str, str]:
-    """What does not pass, with the reason; there is nothing that is not covered but the steps of an encoder."""
+    """Returns the failing cases with their reasons; only steps of an encoder may be not covered."""
     cases = [case for case in models(family) if dtype in case.dtypes and among(case)]
     results = judged(port, cases, dtype)
     assert len(results) == len(cases) > 5
@@ -38,7 +38,7 @@ def _failing(port: Path, family: str, dtype: str, among: Callable[[Case], bool] 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("family", FAMILIES)
 def test_the_librarys_own_model_conforms(family: str, dtype: str) -> None:
-    """Logits, hidden states, steps and gradients, of texts of 1 to 1,200 tokens."""
+    """Logits, hidden states, steps and gradients for texts of 1 to 1,200 tokens."""
     pytest.importorskip("transformers")
     assert _failing(TEMPLATE, family, dtype) == {}
 
@@ -50,9 +50,9 @@ def test_a_decoder_that_is_written_anew_conforms(dtype: str) -> None:
 
 
 def settings(family: str, seed: int) -> dict[str, Any]:
-    """Random entries of config.json of the family, whose models read texts of 20 to 700 tokens at least.
+    """Draws entries of the family's config.json, for models that read texts of at least 20 to 700 tokens.
 
-    Widths are those of a model: a norm over or after few features makes much of one rounding.
+    Widths are realistic: a norm over or after few features amplifies a single rounding.
     """
     folders = decoder_folders if family in decoder_folders.KINDS else hugging_face_folders
     drawn = folders.drawn(family, seed).settings

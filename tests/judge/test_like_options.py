@@ -1,4 +1,4 @@
-"""`check`, `diagnose`, `new-port like` and the pytest plug-in on a port of a whole model: options, reports, deviations, own folders."""
+"""`check`, `diagnose`, `new-port like` and the pytest plug-in on a port of a whole model: options, reports, deviations, user folders."""
 
 import json
 import re
@@ -39,7 +39,7 @@ def quickly(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _checked(*arguments: object) -> tuple[int, dict[str, dict[str, Any]]]:
-    """How `check` ends, and its rows by case and dtype."""
+    """Returns the exit code of `check` and its rows by case and dtype."""
     found = invoke("check", *arguments, "--json", "-")
     return found.code, {f"{row['case']}-{row['dtype']}": row for row in json.loads(found.out)["results"]}
 
@@ -51,7 +51,7 @@ def test_the_next_command_is_said_with_the_model(tmp_path: Path) -> None:
     assert found.out.splitlines()[-1] == f"next: rosettaformer diagnose {port} --like qwen3 --seed 3 --dtype float32,bfloat16"
 
 
-# a name -> its family, the kind of its scaling, and what `check` prints of it
+# a name -> its family, its type of scaling, and what `check` prints about it
 OF_FAMILIES = {
     "llama2": ("llama", "none", "base 10000, not scaled"),
     "llama3": ("llama", "none", "base 500000, not scaled"),
@@ -85,7 +85,7 @@ def test_check_says_which_positions_the_model_has(tmp_path: Path, name: str) -> 
 
 
 def test_a_model_that_cannot_be_loaded_is_said_once(tmp_path: Path) -> None:
-    """By `check` with no word of `diagnose`, which has nothing to add; by `diagnose` as the only finding."""
+    """`check` does not refer to `diagnose`, which has nothing to add; `diagnose` reports it as the only finding."""
     port = written(tmp_path, further=f"open({str(tmp_path / 'log.txt')!r}, 'a').write('x'); raise RuntimeError('no weights')")
     found = invoke("check", port, "--like", "qwen3", "-k", "not long and not far", "--dtype", "float64,float32")
     assert found.code == 1 and found.out.count("no weights") == 1 and found.out.startswith("FAILED: 2 of 2 ")
@@ -180,7 +180,7 @@ def test_deviations_of_its_cases_are_accepted(tmp_path: Path) -> None:
     ("own", "shards"), [("float32", None), ("bfloat16", 40_000), conformance(("float16", 40_000)), conformance(("float64", None))]
 )
 def test_a_folder_of_ones_own_is_given_itself_in_its_dtype(tmp_path: Path, own: str, shards: int | None) -> None:
-    """And written anew in the others."""
+    """In the other dtypes the port gets a converted copy."""
     new.write("olmo2", tmp_path / "whole", seed=5, dtype=own)
     succeeded("convert", tmp_path / "whole", tmp_path / "mine", *(("--max-shard-bytes", shards) if shards else ()))
     before = {path.name: path.read_bytes() for path in (tmp_path / "mine").iterdir()}
@@ -192,7 +192,7 @@ def test_a_folder_of_ones_own_is_given_itself_in_its_dtype(tmp_path: Path, own: 
     assert folders.count(tmp_path / "mine") == 1 and len(folders) == 4
     assert {path.name for path in folders if path != tmp_path / "mine"} == {"float64", "float32", "bfloat16", "float16"} - {own}
     assert {path.name: path.read_bytes() for path in (tmp_path / "mine").iterdir()} == before
-    assert not any(path.exists() for path in folders if path != tmp_path / "mine")  # what was written is removed
+    assert not any(path.exists() for path in folders if path != tmp_path / "mine")  # written copies are removed
 
 
 def test_a_port_of_components_is_asked_the_same(tmp_path: Path) -> None:
@@ -202,7 +202,7 @@ def test_a_port_of_components_is_asked_the_same(tmp_path: Path) -> None:
     assert code == 0 and Counter(row["status"] for row in rows.values()) == {"pass": 2}
 
 
-# another field of the config -> the family, the defect that it is, and where the error begins
+# another field of the config -> the family, the known bug it equals, and where the error begins
 NAMED = {
     "rotary_layout='interleaved'": ("qwen3", "ROT1", "equal at position 0, wrong elsewhere"),
     "window=25": ("mistral", "WIN1", "23, wrong"),

@@ -1,4 +1,4 @@
-"""`new-port like FAMILY --framework`: the model in plain code conforms, in every framework, and needs no other library."""
+"""`new-port like FAMILY --framework`: the model in plain code conforms in every framework and needs no other library."""
 
 import ast
 import sys
@@ -35,7 +35,7 @@ def _failing(port: Path, cases: list[Case], dtype: str) -> dict[str, str]:
 
 
 def test_a_plain_model_conforms(tmp_path: Path) -> None:
-    """Of the family with the most choices, on short texts."""
+    """For the family with the most choices, on short texts."""
     cases = [
         case for case in models("gemma2", ("float32",)) if case.name in ("short", "left_padding", "steps") and "_vjp" not in case.component
     ]
@@ -46,7 +46,7 @@ def test_a_plain_model_conforms(tmp_path: Path) -> None:
 @pytest.mark.parametrize("framework", PLAIN)
 @pytest.mark.parametrize("family", every(4, FAMILIES))
 def test_a_plain_model_has_no_line_too_many(family: str, framework: str, tmp_path: Path) -> None:
-    """It imports its framework alone, binds no name in vain, and no line is wider than a page."""
+    """It imports only its framework, binds no unused name, and its lines fit a page."""
     text = _port(tmp_path, family, framework, models(family, ("float32",))).read_text()
     tree = ast.parse(text)
     imports = {(node.module or "" if isinstance(node, ast.ImportFrom) else node.names[0].name).split(".")[0]

@@ -1,7 +1,7 @@
-"""What `--like` asks of a built-in checkpoint shows every change of what the checkpoint computes.
+"""The `--like` prompts of a built-in checkpoint reveal every change of what the checkpoint computes.
 
-A change is one of the catalogue, of one operation of the reference, or of one number of the config. It must show if it alters the logits
-of another checkpoint of the same kind, whose numbers are others.
+A change is a known bug, an altered operation of the reference, or another number in the config. It must show if it alters the logits
+of another checkpoint of the same kind with different numbers.
 """
 
 import contextlib
@@ -31,7 +31,7 @@ MODULES = (
     "rotary", "positional_encoding", "mask", "softmax", "normalization", "attention", "embedding", "inputs", "layers", "stacks",
     "transformer", "feed_forward", "heads", "encoder_only",
 )  # fmt: skip
-TOGETHER = {"qwen3-yarn": "llama-yarn", "llama-yarn": "qwen3-yarn"}  # of two, one clips the ends of its ramp and the other does not
+TOGETHER = {"qwen3-yarn": "llama-yarn", "llama-yarn": "qwen3-yarn"}  # one of the two clips the ends of its ramp
 
 
 def _mutants(*functions: str) -> Changes:
@@ -41,16 +41,16 @@ def _mutants(*functions: str) -> Changes:
 
 
 def _not_shown(name: str, changes: Callable[[str], Changes]) -> dict[str, float]:
-    """What neither the model nor the one that belongs to it shows."""
+    """Returns the changes that neither the model nor its partner reveals."""
     found, other = hidden(name, changes(name)), TOGETHER.get(name)
     return found if not (found and other) else {title: found[title] for title in found.keys() & hidden(other, changes(other)).keys()}
 
 
 @pytest.mark.conformance
 def test_a_ramp_that_no_wave_is_on_is_found() -> None:
-    """llama3 scaling, as a large base and a small head make it; the built-in checkpoint has waves on the ramp and beyond both ends."""
+    """llama3 scaling with a large base and a small head; the built-in checkpoint has frequencies on the ramp and beyond both ends."""
     settings = {"rope_parameters.rope_theta": 500000.0, "rope_parameters.low_freq_factor": 1.0, "rope_parameters.high_freq_factor": 4.0}
-    mutants = [*itertools.islice(_mutants("rotary.kept"), 36)]  # those of llama3
+    mutants = [*itertools.islice(_mutants("rotary.kept"), 36)]  # the mutants of llama3 scaling
     assert len(hidden("llama", mutants, tuple(settings.items()))) > 3
     assert not hidden("llama", mutants)
 
@@ -63,7 +63,7 @@ def test_every_operation_shows(name: str, module: str) -> None:
 
 
 def _called(name: str, module: str) -> list[str]:
-    """The functions of a module of the reference that the model runs."""
+    """Returns the functions of a reference module that the model runs."""
     own = components.module_of(module)
     functions = [key for key, value in vars(own).items() if inspect.isfunction(value) and value.__module__ == own.__name__]
     called: set[str] = set()
@@ -86,7 +86,7 @@ def test_every_alteration_of_the_catalogue_shows(name: str) -> None:
     assert not hidden(name, ((each.name, functools.partial(injected, each)) for each in chosen))
 
 
-# what becomes of one call, by the function that is called -> its result
+# the replaced result of one call, by the function called
 AT_EACH_CALL: dict[str, dict[str, Callable[..., Any]]] = {
     "normalization.norm": {
         "an epsilon of 1e-6": lambda original, tree, config, x: original(tree, config.replace(epsilon=1e-6), x),
@@ -152,7 +152,7 @@ SIZES = (
 
 @pytest.mark.parametrize("name", every(12, new.names()))
 def test_every_number_of_the_config_shows(name: str) -> None:
-    """Two per cent more of it, or one more; of YaRN, which rounds, twice as much."""
+    """Increases it by two per cent, or by one; for YaRN, which rounds, by twice as much."""
     assert not _not_shown(name, _numbers)
 
 
@@ -164,7 +164,7 @@ def _numbers(name: str) -> Changes:
 
 
 def _near(value: Any, times: float) -> Iterator[tuple[str, Any]]:
-    """Values near this one, of which one entry differs, and its place."""
+    """Yields nearby values in which one entry differs, and its place."""
     if isinstance(value, dict):
         yield from ((f".{key}{place}", {**value, key: near}) for key, one in value.items() for place, near in _near(one, times))
     elif isinstance(value, list | tuple) and all(map(is_number, value)):
@@ -174,7 +174,7 @@ def _near(value: Any, times: float) -> Iterator[tuple[str, Any]]:
 
 
 def _with(**fields: Any) -> Any:
-    """The models with these fields of the config."""
+    """Replaces these config fields in the models."""
 
     def changed(original: Callable, parameters: Any, config: Any, *args: Any, **options: Any) -> Any:
         return original(parameters, config.replace(**fields), *args, **options)
@@ -184,7 +184,7 @@ def _with(**fields: Any) -> Any:
 
 @pytest.mark.parametrize("name", ["llama-dynamic", "phi3"])
 def test_steps_pass_the_original_length_one_by_one(name: str) -> None:
-    """Where keys stay as they were rotated: logits of the whole text at once miss the tolerance."""
+    """Keys keep their first rotation, so the logits of the whole text at once miss the tolerance."""
     steps = next(case for case in model(name, steps=True).cases if case.name == "medium_steps")
     original = steps.config.layer_kind(0).scaling.original_length
     assert original is not None and {original, original + 1} <= {*np.cumsum(steps.inputs["splits"])}
@@ -196,7 +196,7 @@ def test_steps_pass_the_original_length_one_by_one(name: str) -> None:
 @pytest.mark.conformance
 @pytest.mark.parametrize("name", new.names())
 def test_every_operation_of_a_cache_shows(name: str) -> None:
-    """In steps, with windows that are not full yet and with full ones."""
+    """In steps, with partly filled and full windows."""
     if model(name).cases[0].config.decoder_layers:
         functions = ("start_cache", "decode_step", "decoder_layer_step", "positions")
         assert not hidden(name, _mutants(*(f"cache.{function}" for function in functions)), steps=True)

@@ -1,4 +1,4 @@
-"""The matrix on a terminal, what a run says, and which skipped comparisons need only code in the port."""
+"""The results table on a terminal, the summary of a run, and which skipped comparisons only need code in the port."""
 
 import dataclasses
 import io
@@ -88,7 +88,7 @@ def test_after_a_failure_it_says_what_is_next_and_how_long_it_took() -> None:
             row("states/short", "not covered"),
             row("transformer/batch", "skipped", message=reason),
         ]
-        assert "next:" not in rendered(*others)  # it would only say the same
+        assert "next:" not in rendered(*others)  # it would only repeat the same
         assert "next: rosettaformer diagnose mine.py" in rendered(*others, row("transformer/far", "not comparable"))
     assert "next:" in rendered(
         row("softmax/plain", "crash"), row("logits/plain", "skipped", message="the port's process had ended 4 times")
@@ -133,7 +133,7 @@ def test_what_takes_long_is_said_before_and_what_happens_once_is_not_expected_of
         checking.answered(row("softmax/plain", "not covered"))
     lines = "torch, jax, broken.py … 300", "torch … 40", "jax … 40 … compiled", "16 of 80 cases … 16 s … 1 min 4 s"
     assert all(map(mentions, stream.getvalue().splitlines(), lines)) and stream.getvalue().count("\n") == len(lines)
-    # The first case imports the framework: 16 s for it say nothing of the others
+    # The first case imports the framework, so its 16 s predict nothing about the others
     stream, now = io.StringIO(), [0.0]
     with Checking(("keras.py",), 52, Console(file=stream, width=100)) as checking:
         now[0] = 16

@@ -1,5 +1,5 @@
-"""Large models: their parameters stay in the file, cases that need more memory than there is are
-left out, and a model that does not fit is refused.
+"""Large models: their parameters stay in the file, cases that need more memory than available are
+skipped, and a model that does not fit is refused.
 """
 
 import contextlib
@@ -45,7 +45,7 @@ def folder(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def in_file(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Small models are not read into memory, and no array is kept."""
+    """Keeps small models in their file too, and caches no array."""
     monkeypatch.setattr(stored, "IN_MEMORY", 0)
     monkeypatch.setattr(stored, "KEPT", 0)
 
@@ -146,7 +146,7 @@ def test_a_port_that_loads_the_folder_is_not_sent_parameters(folder: Path, tmp_p
 
 @pytest.fixture
 def little(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No case but the smallest fits, whatever the size of the model."""
+    """Limits memory so that only the smallest case fits, whatever the model's size."""
     monkeypatch.setattr(fitting, "SMALL", 0)
     monkeypatch.setattr(fitting, "PROCESSES", 0)
 
@@ -216,7 +216,7 @@ LARGEST = {"hidden_size": 512, "intermediate_size": 2048, "head_dim": 64, "vocab
 
 
 def _peak(folder: Path, port: Path) -> int:
-    """The most bytes that the processes of a check have at a time, each page of memory counted once."""
+    """Returns the peak memory in bytes over all processes of a check, counting each page once."""
     command = [sys.executable, "-m", "rosettaformer", "check", str(port), "--like", str(folder)]
     command += ["-k", "transformer/short"]
     mark, peaks = uuid.uuid4().hex, [0]
@@ -229,7 +229,7 @@ def _peak(folder: Path, port: Path) -> int:
 
 
 def _bytes(pid: int) -> int:
-    with contextlib.suppress(OSError):  # it has ended
+    with contextlib.suppress(OSError):  # the process has ended
         lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
         return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("Pss:")), 0)
     return 0

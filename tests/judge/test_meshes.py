@@ -1,4 +1,4 @@
-"""Cases on a mesh: nothing of them is symmetric, what a port's file is asked, and what the command and the reports say of a mesh."""
+"""Cases on a mesh: they have no symmetry, a port file gets the right ones, and the command and reports describe the mesh."""
 
 import contextlib
 import dataclasses
@@ -46,7 +46,7 @@ LOSS = [CASES[f"training_loss{end}/sharded_llama"] for end in ("", VJP)]
 
 @pytest.fixture(autouse=True)
 def here(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Runs ports in the process of the tests."""
+    """Runs ports in the test process."""
     monkeypatch.setattr(session, "open_worker", InProcess)
     monkeypatch.setattr(mesh_diagnosis, "Store", store)
 
@@ -80,7 +80,7 @@ def test_no_case_is_alike_under_a_mesh() -> None:
     assert {(config.tie_logits, config.share_embeddings) for config in models} >= {(True, True), (True, False), (False, False)}
     target = LOSS[0].inputs["target"]
     labels = [int((target[rows, 1:] != 0).sum()) for rows in chunks(len(target), 4)]
-    assert labels == [5, 4, 2, 0]  # of two rows, of one, of none
+    assert labels == [5, 4, 2, 0]  # parts of two, two, one and no rows
     assert [int((target[rows, 1:] != 0).sum()) for rows in chunks(len(target), 2)] == [8, 3]
 
 

@@ -1,4 +1,4 @@
-"""The processes of a port on a mesh: all are asked the same, one that fails is a row and ends the others, the next case has new ones."""
+"""The processes of a port on a mesh: all get the same case; one that fails is a row and ends the others; the next case gets new ones."""
 
 import dataclasses
 import threading
@@ -25,8 +25,8 @@ from rosettaformer.judge.suite.meshes import mesh_cases
 
 PORT = str(Path(__file__).parents[1] / "ports" / "mesh_torch.py")
 ABOUT = {"modes": ["eager"], "config": {}, "dtypes": ["float32"], "components": [], "processes": True}
-Respond = Callable[[int, int], Answer]  # of the rank and the question's number
-WAITS = ("waits", None)  # for the others, forever
+Respond = Callable[[int, int], Answer]  # takes the rank and the question's number
+WAITS = ("waits", None)  # waits for the others forever
 
 
 def _filled(value: float) -> Answer:
@@ -37,7 +37,7 @@ ONES = _filled(1.0)
 
 
 class _Child:
-    """Answers by a function of its rank and the question's number; the greeting is number 0."""
+    """Answers by a function of its rank and the question's number; the handshake is number 0."""
 
     def __init__(self, rank: int, answer: Respond, environment: Mapping[str, str], stopped: Any) -> None:
         self.rank, self.environment, self.asked = rank, environment, 0
@@ -78,7 +78,7 @@ def _group(answer: Respond, devices: int = 4, **options: Any) -> tuple[Children,
 
 @pytest.fixture(autouse=True)
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What waits for a failed process is ended soon; a fake child has a `close` of its own."""
+    """Shortens the wait after a process fails; a fake child has its own `close`."""
     monkeypatch.setattr(children, "GRACE", 0.1)
     monkeypatch.setattr(children, "Child", _Child)
 
@@ -89,7 +89,7 @@ def _ready(answers: Mapping[int, Answer] | None = None, other: Answer = ONES) ->
 
 def test_each_process_has_the_environment_of_torchrun_and_is_asked_the_same() -> None:
     group, started = _group(_ready())
-    assert [child.rank for child in started] == [0]  # nobody knows yet how many are needed
+    assert [child.rank for child in started] == [0]  # the required number is not known yet
     assert group.answer(1) == ("ready", ABOUT) and group.by_processes
     assert [child.environment["RANK"] for child in started] == [child.environment["LOCAL_RANK"] for child in started] == [*"0123"]
     assert {child.environment["WORLD_SIZE"] for child in started} == {child.environment["LOCAL_WORLD_SIZE"] for child in started} == {"4"}
@@ -139,7 +139,7 @@ def test_one_process_that_fails_or_differs_is_the_answer(name: str) -> None:
     found = group.answer(1)
     assert found[0] == wanted[0] and (wanted is ONES or mentions(found[1], wanted[1]))
     lost = other == WAITS or "crash" in name or "hang" in name
-    assert group.running != lost and group.ended == lost  # what still waits, or has lost one, is ended
+    assert group.running != lost and group.ended == lost  # a process that still waits, or has lost a peer, is ended
     assert [child.running for child in started] == [not lost] * 4
 
 
@@ -192,7 +192,7 @@ def _again() -> list[Case]:
     return [norm, dataclasses.replace(norm, name=f"{norm.name}_2"), *CASES[1:]]
 
 
-# what rank 1 does in the second case -> its status and message
+# the action of rank 1 in the second case -> its status and message
 WRONG = {
     "": ("pass", ""),
     "crash": ("crash", "process 1 of 2 … exit code 3"),
@@ -218,7 +218,7 @@ def test_two_processes_of_torch_answer_and_what_one_does_is_a_row(fault: str, mo
     kind, message = found.pop("sharded_plain_2layer_norm")
     assert kind == WRONG[fault][0] and mentions(message, WRONG[fault][1].partition(" (mesh")[0])
     assert mentions(" ".join(found.pop("sharded_plainrms_norm")), "not covered … on_mesh … rms_norm")
-    assert {*found.values()} == {("pass", "")}  # the next case has new processes
+    assert {*found.values()} == {("pass", "")}  # the next case gets new processes
 
 
 @pytest.mark.conformance

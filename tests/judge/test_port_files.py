@@ -1,4 +1,4 @@
-"""Ports as people have them: tables by component, arguments of their own, positions that are added inside, Linen modules."""
+"""Ports as users have them: tables by component, custom arguments, positions added inside, Linen modules."""
 
 import contextlib
 import itertools
@@ -58,9 +58,9 @@ def test_a_name_is_that_of_the_innermost_component_within_what_the_others_call_i
         "target_embedding.table": "target_embedding.t",
         "encoder.layers.1.self_attention.query.kernel": "enc.1.attn.wq",  # the longest row of the table
         "encoder.layers.1.self_attention.key.kernel": "enc.1.attn.key.w",
-        "encoder.layers.0.self_attention_norm.scale": "enc.0.n1.g",  # the step is one of the outermost component's rows
+        "encoder.layers.0.self_attention_norm.scale": "enc.0.n1.g",  # the step is in a row of the outermost component
         "encoder.layers.0.feed_forward_norm.offset": "enc.0.n.2.b",
-        "encoder.layers.0.feed_forward.hidden.kernel": "enc.0.up",  # of the layer's table, not of the model's, which has a row, too
+        "encoder.layers.0.feed_forward.hidden.kernel": "enc.0.up",  # the layer's table decides, although the model's table also has a row
         "encoder.layers.0.feed_forward.output.bias": "enc.0.down_bias",
         "decoder.layers.1.feed_forward.hidden.kernel": "decoder.layers.1.feed_forward.fc",
         "decoder.layers.1.cross_attention.value.bias": "decoder.layers.1.cross.value.c",
@@ -168,7 +168,7 @@ def test_an_input_that_nothing_takes_is_not_covered(inputs: dict[str, Any], left
         called({"q": "query_btd", "kv": lambda inputs: inputs["memory_bsd"]}, query_btd=1.0, memory_bsd=2.0, **inputs)
 
 
-# what a function takes of a case that asks for unpadding -> whether it differs; None: it does not cover it
+# a function's handling of a case that requests unpadding -> whether it differs; None: not covered
 TAKES = {
     "{name: i[name] for name in ('source', 'target')}": None,
     "i": False,
@@ -252,7 +252,7 @@ globals().update(vars(port))
     ],
 )
 def test_a_tutorial_is_traced_by_its_tables(tmp_path: Any, mistake: str, first: str | None, dtype: str) -> None:
-    """Values, keys and queries have one shape: only `call` tells in which order the attention has them."""
+    """Values, keys and queries have one shape: only `call` tells the order in which the attention takes them."""
     pytest.importorskip("torch")
     name = f"tutorial_{mistake.replace(' ', '_')}_"
     (tmp_path / f"{name}.py").write_text(TRACED.replace("MISTAKE", MISTAKES[mistake]))
@@ -272,7 +272,7 @@ def test_a_tutorial_is_traced_by_its_tables(tmp_path: Any, mistake: str, first: 
 
 
 def own_norm(kind: str, axes: str, scale: str = "gamma", **row: str) -> Any:
-    """The adapter of a norm whose parameters have these axes, and that is called for each row if they are one."""
+    """Returns the adapter of a norm whose parameters have these axes; with one axis it is called once per row."""
     return adapter(
         "tf" if kind == "tf" else "jax",
         components={"layer_norm": lambda config, dtype: norm(kind, config.model_width, config.epsilon, dtype, len(axes.split()))},
@@ -287,7 +287,7 @@ def own_norm(kind: str, axes: str, scale: str = "gamma", **row: str) -> Any:
 @pytest.mark.parametrize("row", [conformance({}), {"for": "b"}], ids=["batch", "row"])
 @pytest.mark.parametrize("kind", ["tf", "nnx", "linen"])
 def test_modules_of_every_framework_have_arguments_and_axes_of_their_own(kind: str, row: dict[str, str], component: str, mode: str) -> None:
-    """And one without a batch is called for each row."""
+    """A module without a batch axis is called once per row."""
     own = own_norm(kind, "d" if row else "1 1 d", **row)
     assert verdict(CASES[f"{component}/plain"].at("float64", mode=mode), own.run) == "pass"
     if row and component == "layer_norm":
@@ -322,7 +322,7 @@ def test_positions_are_added_to_zeros_of_every_framework(framework: str) -> None
 
 
 def keras_norm(before: Callable[[str], Any]) -> Any:
-    """The adapter of a layer within a layer. before: is called with the name of each when it is called."""
+    """Returns the adapter of a layer within a layer. before: receives the name of each when it is called."""
 
     def build(config: Any, dtype: Any) -> Any:
         import keras
@@ -344,7 +344,7 @@ def keras_norm(before: Callable[[str], Any]) -> Any:
 
 
 def test_a_keras_layer_of_layers_is_called_once_to_be_built_and_once_to_answer() -> None:
-    """And not by Keras besides, which would trace each layer before it is called, and the layers in it again."""
+    """Keras makes no further call, which would trace each layer before its call, and its sublayers again."""
     calls: list[str] = []
     assert verdict(CASES["layer_norm/plain"].at("float64"), keras_norm(calls.append).run) == "pass"
     assert calls == ["Outer", "Inner"] * 2
@@ -384,7 +384,7 @@ def test_linen_modules_are_traced(tmp_path: Path, right: str, wrong: str, first:
     assert (None if gradients.first is None else gradients.first.path) == last, gradients.sentence
     assert gradients.sentence.endswith("between them") == bool(last)
     assert found.untraced == ()
-    assert len(found.rows) == 12  # the encoder, each of two layers with its four parts, and the last norm
+    assert len(found.rows) == 12  # the encoder, its two layers with four parts each, and the last norm
     assert all(row.gradients for row in gradients.rows)
 
 

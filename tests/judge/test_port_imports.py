@@ -1,4 +1,4 @@
-"""Files of ports import one module, which loads no framework."""
+"""Port files import one module, which does not load a framework."""
 
 import re
 import subprocess

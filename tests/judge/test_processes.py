@@ -1,4 +1,4 @@
-"""Processes: nothing waits longer than it must, nothing stays, and what cannot start is told from what is wrong."""
+"""Processes: waits are short, nothing stays behind, and environment failures are told apart from port errors."""
 
 import dataclasses
 import json
@@ -46,7 +46,7 @@ FORK = "def before(case): os.fork() or time.sleep(600)"
 
 @pytest.fixture
 def mark(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """What is in the environment of all processes of a test."""
+    """Sets a variable in the environment of all processes of a test."""
     value = uuid.uuid4().hex
     monkeypatch.setenv("TEST_PROCESSES", value)
     yield f"TEST_PROCESSES={value}"
@@ -110,7 +110,7 @@ def test_a_port_that_takes_no_question_hangs_until_the_limit(tmp_path: Path) -> 
         start = time.monotonic()
         assert worker.ask(large, 1.0)[0] == "hang"
         assert time.monotonic() - start < 2
-        assert worker.ask(PLAIN, 20.0)[0] == "outputs"  # of a new process
+        assert worker.ask(PLAIN, 20.0)[0] == "outputs"  # from a new process
     finally:
         worker.close()
 
@@ -143,7 +143,7 @@ def test_the_command_leaves_nothing_when_it_is_ended(tmp_path: Path, mark: str, 
 
 
 def test_a_diagnosis_that_is_interrupted_gives_the_best_so_far(tmp_path: Path, mark: str) -> None:
-    """Ctrl-C, which every process of the terminal is sent, while the second component is asked, which would never answer."""
+    """Ctrl-C reaches every process of the terminal while the second component hangs."""
     (tmp_path / "port.py").write_text("""
 import pathlib, time
 from reference_numpy import softmax as own
@@ -159,7 +159,7 @@ def feed_forward(case):
     command += ["--answer-limit", "600"]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     place = {"cwd": tmp_path, "env": {**os.environ, "PYTHONPATH": str(HOUSE), "PYTHONDONTWRITEBYTECODE": "1"}}
-    own = {"start_new_session": True, "preexec_fn": heed_interrupts}  # a group of its own, which heeds Ctrl-C
+    own = {"start_new_session": True, "preexec_fn": heed_interrupts}  # its own process group, which receives Ctrl-C
     with subprocess.Popen(command, **pipes, **place, **own) as process:
         end = time.monotonic() + 60
         while not (tmp_path / "asked").exists() and process.poll() is None and time.monotonic() < end:
@@ -169,7 +169,7 @@ def feed_forward(case):
         out, err = process.communicate(timeout=60)
     assert process.returncode == 1, err
     assert "Traceback" not in err
-    assert " softmax: " in out, out  # what is known of it, whatever the search had come to
+    assert " softmax: " in out, out  # the results so far, whatever state the search is in
     assert "stopped: interrupted" in out.splitlines()[-1]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["asked", "findings.json", "port.py"]
     assert [finding["component"] for finding in json.loads((tmp_path / "findings.json").read_text())["findings"]] == ["softmax"]
@@ -247,11 +247,11 @@ def test_a_file_that_is_no_port_is_exit_2_and_nothing_is_compared(tmp_path: Path
 
 
 def test_what_is_wrong_in_a_file_is_not_the_framework_s_fault(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A framework is broken where its own import fails, and not where it is used wrongly."""
+    """A framework counts as broken if its own import fails, not if it is used incorrectly."""
     (tmp_path / "torch").mkdir()
     (tmp_path / "torch" / "__init__.py").write_text("def softmax(x):\n    raise TypeError('must be a tensor')\n")
     monkeypatch.syspath_prepend(str(tmp_path))
-    monkeypatch.setitem(sys.modules, "torch", sys)  # so that the other one is forgotten at the end
+    monkeypatch.setitem(sys.modules, "torch", sys)  # restores the other module at the end
     monkeypatch.delitem(sys.modules, "torch")
     for text, expected in (
         ("import torch; torch.softmax(3)", ""),

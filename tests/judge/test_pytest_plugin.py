@@ -1,4 +1,4 @@
-"""The pytest plug-in, as a user's own test run sees it."""
+"""The pytest plug-in in a user's own test run."""
 
 import os
 from pathlib import Path
@@ -47,7 +47,7 @@ ONE = 'components=["layer_norm"], dtypes=["float32"]'
 
 @pytest.fixture
 def suite(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch):
-    """Runs a test file with the given options on a port with the given fault; without other plug-ins, unless they are asked for."""
+    """Runs a test file with the given options on a port with the given fault; other plug-ins load only on request."""
 
     def run(options: str = ONE, fault: str = "", *arguments: str) -> pytest.RunResult:
         pytester.path.joinpath("norm.py").write_text(NORM.replace("{fault}", fault))
@@ -70,8 +70,8 @@ def test_every_case_is_a_test_with_a_nice_id(suite) -> None:
     assert result.ret == 0
     outcomes = result.parseoutcomes()
     assert outcomes["passed"] > 5
-    assert (set(outcomes), outcomes["skipped"]) == ({"passed", "skipped"}, 3)  # empty, and what the port fixes
-    result.stdout.fnmatch_lines(["*layer_norm/batch_0-float32* SKIPPED *"])  # outputs without elements show nothing
+    assert (set(outcomes), outcomes["skipped"]) == ({"passed", "skipped"}, 3)  # empty outputs, and config fields that the port fixes
+    result.stdout.fnmatch_lines(["*layer_norm/batch_0-float32* SKIPPED *"])  # empty outputs are vacuous
     result.stdout.fnmatch_lines(["*test_conforms[[]layer_norm/plain-float32[]] PASSED*"])
 
 
@@ -87,7 +87,7 @@ def test_options_choose_the_cases_and_what_is_not_covered_is_one_skip_for_each_c
     assert outcomes["deselected"] > 5
     result.stdout.fnmatch_lines(["SKIPPED*not covered: *transformer (* cases)"])
     listed = suite('components=["layer_norm", "softmax"], dtypes=["float64"], core=True', "", "--collect-only", "-q")
-    assert len([line for line in listed.outlines if "softmax/" in line]) > 1  # nothing is started where nothing is run
+    assert len([line for line in listed.outlines if "softmax/" in line]) > 1  # collecting starts no process
     result = suite('components=["layer_norm", "self_attention", "token_encoder"], dtypes=["float64"], core=True')
     assert set(outcomes := result.parseoutcomes()) == {"passed", "deselected"}
     assert outcomes["deselected"] > 3
@@ -134,7 +134,7 @@ def test_a_stale_deviation_fails_where_something_was_compared(suite, pytester: p
     assert result.parseoutcomes()["failed"] == 1
     result.stdout.fnmatch_lines(["E*layer_norm/plain*norm.py*remove the entry*"])
     result = suite(options + ', modes=["compiled"]')
-    assert "failed" not in result.parseoutcomes()  # the port has no such mode, so nothing was compared
+    assert "failed" not in result.parseoutcomes()  # the port lacks that mode, so nothing was compared
 
 
 @pytest.mark.conformance

@@ -1,4 +1,4 @@
-"""The record of a port's run: arguments stay what they were, and a failure of the record is none of the port."""
+"""The record of a port's run: arguments keep their values, and a failure of the recorder is not a failure of the port."""
 
 import contextlib
 from pathlib import Path
@@ -22,7 +22,7 @@ X, MEMORY, MASK = np.ones((2, 3, 4)), np.ones((2, 5, 4)), np.ones((2, 5), bool)
 
 
 class Attention:
-    """A part whose only arguments by place may be its first."""
+    """A part that may take only its first arguments by position."""
 
     def __init__(self) -> None:
         self.given: list[tuple[tuple[Any, ...], dict[str, Any]]] = []
@@ -36,7 +36,7 @@ class Attention:
 
 
 def run(force: Force | None, face: Any = FACE) -> tuple[dict[str, Any], Attention]:
-    """What is recorded of a whole that calls its part by name, and the part."""
+    """Returns the record of a whole that calls its part by name, and the part."""
     part = Attention()
     recorder = Recorder({"attention": part}, face, SimpleNamespace(), force, {}, {"attention": ["query", "key"]})  # type: ignore[arg-type]
     with patched(recorder.rows, recorder.enter, recorder.leave, lambda module: module.call):
@@ -51,7 +51,7 @@ def test_what_is_given_by_name_is_given_by_the_same_name(force: Force | None) ->
     added = 0 if force is None else 1
     np.testing.assert_array_equal(args[0], X + added)
     np.testing.assert_array_equal(kwargs["key"], MEMORY + added)
-    assert [array.shape for array in found["attention"]["inputs"]] == [X.shape, MEMORY.shape]  # in the reference's order
+    assert [array.shape for array in found["attention"]["inputs"]] == [X.shape, MEMORY.shape]  # ordered as in the reference
     assert "output" in found["attention"] and "error" not in found[""]
 
 

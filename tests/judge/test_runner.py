@@ -1,4 +1,4 @@
-"""The runner: whatever a port does is a row, and the run goes on."""
+"""The runner: whatever a port does becomes a row, and the run continues."""
 
 import contextlib
 import dataclasses
@@ -19,7 +19,7 @@ from rosettaformer.judge.summary import Summary
 pytestmark = pytest.mark.product
 
 PLAIN = all_by_id()["layer_norm/plain"]
-# name of a case -> what the port does with it, the status, and what the message has
+# name of a case -> the port's action, the status, and what the message mentions
 ROWS = {
     "good": ("", "pass", ""),
     "crash": ("os.kill(os.getpid(), signal.SIGSEGV)", "crash", "port's … signal 11"),
@@ -43,7 +43,7 @@ ROWS = {
     "buffer_second": ("buffer[...] = y; y = buffer", "error", "layer_norm/buffer_first"),
     "last": ("", "pass", ""),
 }  # fmt: skip
-# what a port does with the state of frameworks, and what is said
+# a port's changes of framework state, and the message
 STATE = {
     "torch_seed": ("torch.manual_seed(0)", "torch's"),
     "torch_dtype": ("torch.set_default_dtype(torch.float64)", "the port changed torch's default dtype from torch.float32 to torch.float64"),
@@ -68,7 +68,7 @@ def layer_norm(case):
 
 @pytest.fixture(scope="module")
 def misbehaving(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """A port that does everything wrong, by the name of the case."""
+    """A port that misbehaves in every way, chosen by the case's name."""
     does = {"frameworks": "global torch, keras, jax; import torch, keras, jax", "torch_draw": "torch.rand(3)"}
     does |= {name: code for name, (code, *_) in {**ROWS, **STATE}.items()}
     text = "".join(f"    if case.name == {name!r}:\n        {code or 'pass'}\n" for name, code in does.items())
@@ -76,7 +76,7 @@ def misbehaving(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 def _cases(*names: str, **changes: object) -> list[Case]:
-    """The plain case under other names. The second of the two that share a buffer has other values than the first."""
+    """Returns the plain case under other names. The second of the two that share a buffer has different values."""
     cases = [dataclasses.replace(PLAIN, name=name, twice=name == "random", **changes) for name in names]
     other = {"x_btd": 2 * PLAIN.inputs["x_btd"] ** 2}
     return [dataclasses.replace(case, inputs=other) if case.name == "buffer_second" else case for case in cases]
@@ -108,7 +108,7 @@ def test_the_summary_counts_failures_apart_from_what_was_not_compared(rows: dict
 def test_shared_state_of_frameworks_is_reported_where_it_changes_and_put_back(misbehaving: str) -> None:
     for framework in ("torch", "keras", "jax"):
         pytest.importorskip(framework)
-    names = ("frameworks", "torch_draw", *STATE, *STATE, "last")  # only what was put back can be changed again
+    names = ("frameworks", "torch_draw", *STATE, *STATE, "last")  # only restored state can be changed again
     results = runner.run(_cases(*names), [misbehaving], ["float64"])
     assert [result.status for result in results] == ["pass", "pass", *["error"] * 10, "pass"]
     for name, result in zip(names[2:-1], results[2:-1], strict=True):
@@ -197,7 +197,7 @@ def test_what_is_not_covered_is_said_and_different_configs_have_different_refere
     foreign = dataclasses.replace(PLAIN, name="foreign")
     results = runner.run([*plain, foreign], [port], ["float32", "float64"])
     rows = {(result.case, result.dtype): (result.status, result.message) for result in results}
-    assert rows["layer_norm/plain", "float64"][0] == "differs"  # the only one that the port was asked
+    assert rows["layer_norm/plain", "float64"][0] == "differs"  # the only dtype that the port was given
     assert rows["layer_norm/plain", "float32"][0] == "not covered"
     assert rows["softmax/plain", "float64"][0] == "not covered"
     status, message = rows["layer_norm/foreign", "float64"]

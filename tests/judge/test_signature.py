@@ -1,4 +1,4 @@
-"""A port whose functions or modules take other arguments is told what they are called with."""
+"""For a port whose functions or modules take other arguments, the message says how they are called."""
 
 import dataclasses
 from pathlib import Path

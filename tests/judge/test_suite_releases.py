@@ -1,4 +1,4 @@
-"""A port is asked every case; one that pins a suite release is not asked later cases, and the report counts them."""
+"""A port gets every case; a port that pins a suite release does not get later cases, and the report counts them."""
 
 import dataclasses
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The reference's calls: every call of a component, under its path, as a case that gives the same output."""
+"""The reference's calls: every call of a component, under its path, as a case with the same output."""
 
 import dataclasses
 

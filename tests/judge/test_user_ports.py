@@ -1,4 +1,4 @@
-"""Ports as users bring them (tests/ports): the correct ones conform but for what they declare, the defective ones do not."""
+"""User ports (tests/ports): the correct ones conform except for declared failures, the buggy ones do not."""
 
 import importlib.util
 import shutil
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.product
 
 HOUSE = Path(__file__).resolve().parents[2]
 LAYERS = {"encoder_layer": (16, 0), "decoder_layer": (18, 0)}
-# port -> (what it needs, how many comparisons pass and how many fail as declared, by component)
+# port -> (requirements, number of comparisons that pass and that fail as declared, by component)
 CONFORMING = {
     "numpy_function": ("numpy", {"layer_norm": (16, 0)}),
     "handwritten_torch_correct": ("torch", {"transformer": (20, 0)}),

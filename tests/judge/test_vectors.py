@@ -1,7 +1,7 @@
-"""Golden vectors: the frozen ones are what the suite still makes, and whatever is wrong with a folder of them is found.
+"""Golden vectors: the frozen files match the suite, and every kind of damage to a folder is found.
 
-The frozen files are made by `rosettaformer vectors export tests/data/vectors --core` and `python tools/fingerprints.py`.
-Random dropout has none: they would be the case's random inputs, whose digest is a fingerprint.
+`rosettaformer vectors export tests/data/vectors --core` and `python tools/fingerprints.py` write the frozen files.
+Cases of random dropout have no file, which would only repeat their random inputs; their digest is a fingerprint.
 """
 
 import dataclasses
@@ -60,7 +60,7 @@ def test_a_changed_case_has_another_fingerprint_and_every_case_its_release() -> 
     assert changes(frozen, []) == [case.id]
     assert changes(frozen, [case]) == []
     earlier = [name for name in fields if name != "epsilon"]
-    # a field that the config got later does not count
+    # a field added to the config later does not count
     for known, differs in ((earlier, []), (fields, [case.id])):
         frozen = Frozen([earlier, ["epsilon"]], {case.id: fingerprint(case, known)})
         assert changes(frozen, [other]) == differs
@@ -96,7 +96,7 @@ def copy(two: Path, tmp_path: Path) -> Path:
 
 @pytest.fixture
 def made(two: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What the suite makes of the cases of `two` is made once."""
+    """Builds the suite's cases of `two` only once."""
     monkeypatch.setattr(golden, "generate", lambda folder, ids, written: shutil.copytree(two, folder))
 
 
@@ -112,7 +112,7 @@ def test_an_export_holds_every_case_and_is_the_same_again(exported: Path, tmp_pa
 
 
 def _edit(directory: Path, case_id: str, change: Any, tensors: Any = None) -> None:
-    """Changes a row of the manifest, and the tensors of its file; every SHA-256 is then right again."""
+    """Changes a row of the manifest and the tensors of its file, and updates every SHA-256."""
     manifest = json.loads((directory / "manifest.json").read_text())
     row = next(row for row in manifest["cases"] if row["id"] == case_id)
     if tensors:

@@ -1,4 +1,4 @@
-"""Messages between processes: plain data come back as they were, and nothing else is read or sent."""
+"""Messages between processes: plain data survive the round trip, and everything else is rejected."""
 
 import contextlib
 import enum

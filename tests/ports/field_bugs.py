@@ -1,8 +1,8 @@
-"""A port of a whole model that is the library transformers' own, with one mistake that was made in the field: FIELD_BUG names it.
+"""A port of a whole transformers model with one bug from the field, which FIELD_BUG selects.
 
     FIELD_BUG=20 rosettaformer check tests/ports/field_bugs.py --like qwen3
 
-A mistake changes the library's source, what is read of config.json, what is read of the tensors, or how the model is called.
+A bug changes the library's source, the config read, the tensors read, or the call of the model.
 """
 
 import functools
@@ -30,10 +30,10 @@ def nothing(*given: Any) -> None:
 
 @dataclass(frozen=True)
 class Bug:
-    """A mistake in a family's model. settings: what its folder is to have in config.json. source: texts of the library -> other ones.
+    """A bug in a family's model. settings: entries of its config.json. source: library text -> replacement.
 
-    config, weights, model: change the config, the tensors by name (given the config), the model that holds them. call: changes the
-    arguments of a call, given the model and the cache of a step. logits: changes what comes out.
+    config, weights, model: change the config, the tensors by name (given the config), the model that has them. call: changes the
+    arguments of a call, given the model and the cache of a step. logits: changes the output.
     """
 
     family: str
@@ -46,7 +46,7 @@ class Bug:
     logits: Callable[[Any], Any] = lambda logits: logits
 
 
-# the library's pairs of halves, as pairs of neighbours
+# turns the library's halves into adjacent pairs
 INTERLEAVED = (
     ("emb = torch.cat((freqs, freqs), dim=-1)", "emb = torch.repeat_interleave(freqs, 2, dim=-1)"),
     ("    x1 = x[..., : x.shape[-1] // 2]\n", "    return torch.stack((-x[..., 1::2], x[..., ::2]), dim=-1).flatten(-2)\n"),
@@ -56,7 +56,7 @@ ANGLES = "position_ids[..., None].float() * self.inv_freq.to(device=x.device, dt
 
 
 def of(name: str, value: Any) -> Callable[[Any], Any]:
-    """Sets an entry of the config, nested ones by dots."""
+    """Sets an entry of the config; dots reach nested entries."""
 
     def change(config: Any) -> None:
         *outer, last = name.split(".")
@@ -67,7 +67,7 @@ def of(name: str, value: Any) -> Callable[[Any], Any]:
 
 
 def of_kernels(names: str, change: Callable[[Any, Any], Any]) -> Callable[[dict[str, Any], Any], Any]:
-    """Changes the tensors whose names end so."""
+    """Changes the tensors whose names end in a suffix."""
 
     def changed(tensors: dict[str, Any], config: Any) -> None:
         for name in [name for name in tensors if name.endswith(tuple(names.split()))]:
@@ -77,7 +77,7 @@ def of_kernels(names: str, change: Callable[[Any, Any], Any]) -> Callable[[dict[
 
 
 def permuted(kernel: Any, heads: int) -> Any:
-    """Rows of halves as rows of neighbours, as a file of GGUF has them."""
+    """Reorders rows from halves to adjacent pairs, as in GGUF files."""
     return kernel.view(heads, 2, -1, kernel.shape[1]).transpose(1, 2).reshape(kernel.shape)
 
 
@@ -101,7 +101,7 @@ def exchanged(tensors: dict[str, Any], config: Any) -> None:
 
 
 def frequencies(rotary: Any, kind: str) -> Any:
-    """The frequencies of another rope_type with the same entries."""
+    """Returns the frequencies of another rope_type with the same entries."""
     own = {**rotary.config.rope_parameters, "rope_type": kind}
     found = rotary.compute_default_rope_parameters(types.SimpleNamespace(**{**vars(rotary.config), "rope_parameters": own}))
     return found[0]
@@ -168,7 +168,7 @@ def empty_head(model: Any) -> None:
 
 
 def short(x: Any) -> Any:
-    """x in TF32: 10 bits of the mantissa, rounded to the nearest."""
+    """Returns x in TF32: a 10-bit mantissa, rounded to nearest."""
     return ((x.contiguous().view(torch.int32) + 0x1000) & ~0x1FFF).view(torch.float32) if x.dtype == torch.float32 else x
 
 
@@ -261,7 +261,7 @@ BUGS = {
 
 
 def class_of(config: Any, bug: Bug | None) -> Any:
-    """The library's class of the config's model, from its source with the bug's changes. Raises ValueError where a text is not in it."""
+    """Returns the library's class for the config, with the bug's source changes. Raises ValueError if a text is not in the source."""
     kind = getattr(transformers, config.architectures[0])
     if bug is None or not bug.source:
         return kind
@@ -280,7 +280,7 @@ def class_of(config: Any, bug: Bug | None) -> Any:
 
 
 def model_of(config: Any, tensors: Mapping[str, Any] | None, dtype: Any, bug: Bug | None) -> Any:
-    """The model of these tensors, or as the library initialises it, with the bug in it."""
+    """Returns the model of these tensors, or freshly initialized, with the bug."""
     tensors, kind = None if tensors is None else dict(tensors), class_of(config, bug)
     if bug:
         bug.config(config)
@@ -299,7 +299,7 @@ def model_of(config: Any, tensors: Mapping[str, Any] | None, dtype: Any, bug: Bu
 
 
 def function_of(model: Any, bug: Bug | None) -> Any:
-    """What a port returns for a model."""
+    """Returns the port function of a model."""
 
     @torch.no_grad()
     def run(token_bt: Any, mask_bt: Any, **options: Any) -> Any:
@@ -323,7 +323,7 @@ def function_of(model: Any, bug: Bug | None) -> Any:
 
 
 def load(folder: str) -> Any:
-    """The function of the folder's model."""
+    """Returns the function of the folder's model."""
     bug = BUGS[name] if (name := os.environ.get("FIELD_BUG", "")) else None
     tensors = load_file(f"{folder}/model.safetensors")
     dtype = next(iter(tensors.values())).dtype

@@ -1,4 +1,4 @@
-"""A tutorial-style Transformer in torch, written by hand, with three mistakes that its author has not noticed.
+"""A tutorial-style Transformer in torch with three bugs that its author has not noticed.
 
 `corrected=True` builds the same model without them; `handwritten_torch_correct.py` is that port.
 """
@@ -15,7 +15,7 @@ class PositionalEncoding(nn.Module):
     def __init__(self, d_model, max_len, corrected):
         super().__init__()
         column = torch.arange(d_model, dtype=torch.float64)
-        # mistake (PE2): every column has an exponent of its own, where a sine and its cosine share one
+        # bug (PE2): every column has its own exponent, where a sine and its cosine share one
         exponent = 2 * (column // 2) / d_model if corrected else 2 * column / d_model
         angle = torch.arange(max_len, dtype=torch.float64)[:, None] / 10000**exponent
         pe = torch.zeros(max_len, d_model, dtype=torch.float64)
@@ -38,7 +38,7 @@ class Norm(nn.Module):
         mean = x.mean(-1, keepdim=True)
         if self.corrected:
             return self.gamma * (x - mean) / torch.sqrt(x.var(-1, keepdim=True, unbiased=False) + self.eps) + self.beta
-        # mistake (NRM1): torch's std is the unbiased one, and epsilon stands outside the root
+        # bug (NRM1): torch's std is the unbiased one, and epsilon is outside the root
         return self.gamma * (x - mean) / (x.std(-1, keepdim=True) + self.eps) + self.beta
 
 
@@ -97,7 +97,7 @@ class DecoderBlock(nn.Module):
 
     def forward(self, x, memory, tgt_mask, src_mask):
         h = self.norm1(x + self.dropout(self.self_attention(x, x, tgt_mask)))
-        # mistake (MHA11): the query is the block's input, not the result of the self-attention
+        # bug (MHA11): the query is the block's input, not the output of the self-attention
         query = h if self.corrected else x
         h = self.norm2(h + self.dropout(self.enc_attention(query, memory, src_mask)))
         return self.norm3(h + self.dropout(self.ffn(h)))
@@ -150,7 +150,7 @@ framework = "torch"
 dtypes = ("float64", "float32")
 components = {"transformer": lambda config, dtype: Model(config)}
 
-# what the model cannot be told: its dialect, and sizes that its code takes for granted (an even width, no grouped heads)
+# fixed by the model: its dialect, and assumptions of its code (an even width, no grouped heads)
 config = CLASSIC | {
     "encoder_layers": 2, "model_width": 12, "heads": 3, "key_value_heads": 3, "positions": "sinusoidal",
     "max_positions": 0, "position_start": "first_token", "segments": 0, "embedding_norm": False,

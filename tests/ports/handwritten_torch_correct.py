@@ -1,4 +1,4 @@
-"""The hand-written torch Transformer after its three mistakes have been corrected."""
+"""The handwritten torch Transformer with its three bugs fixed."""
 
 from handwritten_torch import Model, config, dtypes, framework, module_paths, weights
 

@@ -1,6 +1,6 @@
-"""KerasHub's backbones of the decoders since Llama: hidden states, and logits by the token embedding's reverse, on any backend of Keras.
+"""KerasHub's backbones of decoders since Llama: hidden states, and logits from the reversed token embedding, on any Keras backend.
 
-A case is answered by the first family that has options for its config; what none has is refused by name.
+The first family with options for a case's config computes it; an unsupported config is rejected by name.
 """
 
 import os
@@ -18,13 +18,13 @@ from reference_numpy import layout
 from rosettaformer.ports import Case, Names, NotCovered
 
 dtypes = ("float32",)
-# in most backbones a head's size is the width / heads, and scores are scaled by it
+# in most backbones the head size is the width / heads, and scores are scaled by it
 config = {"model_width": 60, "heads": 6, "key_value_heads": 2, "key_size": 10, "value_size": 10, "score_scale": None}
 
 Options = dict[str, Any]
 Rows = tuple[tuple[str, ...], ...]
 PROJECTIONS = ("query", "key", "value", "output")
-# the fields that a backbone fixes, unless its family says otherwise
+# the fields that a backbone fixes, unless its family overrides them
 FIXED = {
     "encoder_layers": 0, "positions": "rotary", "rotary_layout": "halves", "rotary_fraction": 1.0, "embedding_norm": False,
     "activation": "silu", "gated_feed_forward": True, "norm": "rms", "norm_offset": False, "norm_one_plus_scale": False,
@@ -32,12 +32,12 @@ FIXED = {
     "tie_logits": False, "query_key_value_bias": False, "attention_output_bias": False, "feed_forward_bias": False, "output_bias": False,
     "logit_scale": 1.0, "logit_cap": None,
 }  # fmt: skip
-ANY = ()  # of a field whose every value a family takes
+ANY = ()  # a family supports every value of the field
 
 
 @dataclass(frozen=True)
 class Family:
-    """A backbone: its options for a config, the values that it takes of fields that others fix, and the names of its variables."""
+    """A backbone: its options for a config, the values it supports of fields that others fix, and the names of its variables."""
 
     backbone: str
     options: Callable[[Any], Options]
@@ -49,7 +49,7 @@ def named(
     attention: tuple[str, ...], feed_forward: tuple[str, ...], norms: Mapping[str, str],
     axes: tuple[str, ...] = ("d h k", "d g k", "d g e", "h e d"),
 ) -> Rows:  # fmt: skip
-    """The table of a family: attention: query, key, value, output; feed_forward: gate, hidden, output; norms: ours -> its own."""
+    """Returns a family's table: attention: query, key, value, output; feed_forward: gate, hidden, output; norms: ours -> its own."""
     return (
         ("target_embedding.table", "token_embedding._embeddings", "v d"),
         ("logits.kernel", "token_embedding.reverse_embeddings", "d v"),
@@ -103,13 +103,13 @@ SMOLLM = named(
 
 
 def need(condition: bool, lacking: str) -> None:
-    """Refuses a case for which the backbone lacks something."""
+    """Rejects a case for which the backbone lacks something."""
     if not condition:
         raise NotCovered(lacking)
 
 
 def sizes(c: Any, free_head_size: bool = False) -> Options:
-    """The options that every family has. A head's size is the width / heads, or an option of its own."""
+    """Returns the options common to all families. The head size is the width / heads, or its own option."""
     need(c.key_size == c.value_size, "heads of keys and values have one size")
     need(free_head_size or c.key_size * c.heads == c.model_width, "a head's size is the width / heads")
     return {
@@ -120,7 +120,7 @@ def sizes(c: Any, free_head_size: bool = False) -> Options:
 
 
 def only(c: Any, window: bool = False) -> Any:
-    """What every layer is, since the layers are all alike; the score's scale is that of a head's size."""
+    """Rejects configs whose layers differ; the score scale must match the head size."""
     kinds = {c.layer_kind(layer) for layer in range(c.decoder_layers)}
     need(len(kinds) == 1, "the layers are all alike")
     need(window or not c.layer_kind(0).window, "there is no window")
@@ -129,7 +129,7 @@ def only(c: Any, window: bool = False) -> Any:
 
 
 def factor(scaling: Any, *others: str) -> float:
-    """The factor of linear scaling; 1 of none, and of the other kinds that the family has."""
+    """Returns the factor of linear scaling; 1 for none, and for the other types that the family has."""
     need(scaling.kind in ("none", "linear", *others), f"there is no {scaling.kind} scaling")
     return scaling.factor if scaling.kind == "linear" else 1.0
 
@@ -169,7 +169,7 @@ def qwen3(c: Any) -> Options:
 
 
 def gemma(c: Any, period: int = 2, bases: tuple[float, float] = (1e4, 1e4), feed_forwards: int = 2) -> Options:
-    """Gemma and Gemma 2; and Gemma 3, which has other bases, and whose window is of five layers in six."""
+    """Gemma and Gemma 2; and Gemma 3, which has other bases, and a window in five of six layers."""
     kinds = [c.layer_kind(layer) for layer in range(max(c.decoder_layers, period))]
     window = kinds[0].window
     wanted = [window if (layer + 1) % period else 0 for layer in range(len(kinds))]
@@ -248,7 +248,7 @@ FAMILIES = {
 
 
 def options(family: Family, c: Any) -> Options:
-    """The backbone's options for a config; NotCovered where it has none."""
+    """Returns the backbone's options for a config. Raises NotCovered if it has none."""
     for name, fixed in FIXED.items():
         values, value = family.takes.get(name, (fixed,)), getattr(c, name)
         need(values is ANY or value in values, f"there is no {name}={value!r}")
@@ -256,7 +256,7 @@ def options(family: Family, c: Any) -> Options:
 
 
 def built(family: Family, case: Case) -> Any:
-    """The backbone with the case's weights, in the case's dtype."""
+    """Returns the backbone with the case's weights, in the case's dtype."""
     chosen = options(family, case.config)
     before = keras.config.dtype_policy()
     keras.config.set_dtype_policy(case.dtype)
@@ -271,14 +271,14 @@ def built(family: Family, case: Case) -> Any:
 
 
 def variable(backbone: Any, path: str) -> Any:
-    """The variable at a path of attributes and places in lists."""
+    """Returns the variable at a path of attributes and list indices."""
     for step in path.split("."):
         backbone = backbone[int(step)] if step.isdigit() else getattr(backbone, step)
     return backbone
 
 
 def run(backbone: Any, case: Case) -> dict[str, np.ndarray]:
-    """The backbone's sequence output, and the logits that the reversed embedding makes of it."""
+    """Returns the backbone's sequence output, and its logits from the reversed embedding."""
     target, mask = case.inputs["target"], case.inputs.get("target_mask_bt")
     given = {"token_ids": target.astype("int32"), "padding_mask": np.ones(target.shape, "int32") if mask is None else mask.astype("int32")}
     state_btd = backbone(given, training=False)
@@ -287,7 +287,7 @@ def run(backbone: Any, case: Case) -> dict[str, np.ndarray]:
 
 
 def transformer(case: Case) -> np.ndarray:
-    """The logits of the first family that takes the case; the refusal names what each lacks."""
+    """Returns the logits of the first family that supports the case; the error names what each lacks."""
     need(case.inputs.get("target") is not None and case.inputs["target"].ndim == 2, "tokens are ids")
     lacking: dict[str, list[str]] = {}
     for name, family in FAMILIES.items():

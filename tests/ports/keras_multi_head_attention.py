@@ -10,7 +10,7 @@ from rosettaformer.ports import CLASSIC
 
 framework = "tf"
 dtypes = ("float64", "float32")
-config = CLASSIC | {"heads": 3, "key_value_heads": 3}  # grouped heads are another layer in Keras
+config = CLASSIC | {"heads": 3, "key_value_heads": 3}  # grouped heads are another Keras layer
 
 
 class MultiHeadAttention(keras.layers.Layer):

@@ -1,7 +1,7 @@
-"""A port that answers on a mesh in one process: the reference on the rows of each device, whose parts are put together. Only `data` splits.
+"""A port that runs a mesh in one process: the reference on each device's rows, with the parts joined. Only `data` splits.
 
-FAULT, in the environment, names a mistake: `mean`, the mean of the parts' means; `twice`, gradients that are added once more; `lost`, a
-part that is left out.
+The environment variable FAULT selects a bug: `mean`, the mean of the parts' means; `twice`, gradients added twice; `lost`, a
+missing part.
 """
 
 import dataclasses
@@ -16,7 +16,7 @@ FAULT = os.environ.get("FAULT", "")
 
 
 def on_mesh(case):
-    """The whole answer."""
+    """Returns the joined outputs."""
     if case.mesh.model > 1 or case.component not in ("transformer", "transformer_vjp", "training_loss", "training_loss_vjp"):
         raise NotImplementedError("only the rows of a decoder's batch are split")
     given = dict(case.inputs)

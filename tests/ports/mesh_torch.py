@@ -1,6 +1,6 @@
-"""A port with a process for each device: rank 0 computes by the reference, and all have its outputs by an all-reduce of gloo.
+"""A port with a process for each device: rank 0 runs the reference, and an all-reduce of gloo shares its outputs.
 
-FAULT, in the environment, is what rank 1 does instead: crash, raise, apart (another output), hang, exit (at its start); `refuse`: all do.
+The environment variable FAULT changes rank 1: crash, raise, apart (another output), hang, exit (at its start); `refuse`: all ranks.
 """
 
 import os
@@ -10,7 +10,7 @@ import numpy as np
 
 from rosettaformer.judge.expectation import components
 
-processes = True  # torch is only imported when it is asked
+processes = True  # torch is imported only when the port runs
 RANK = int(os.environ.get("RANK", "0"))
 FAULT = os.environ.get("FAULT", "") if RANK == 1 or os.environ.get("FAULT") == "refuse" else ""
 if FAULT == "exit":
@@ -18,7 +18,7 @@ if FAULT == "exit":
 
 
 def on_mesh(case):
-    """The outputs of the reference, by a collective."""
+    """Returns the outputs of the reference through a collective."""
     if case.component == "rms_norm":
         raise NotImplementedError
     import torch
@@ -28,7 +28,7 @@ def on_mesh(case):
         dist.init_process_group("gloo")
     assert dist.get_world_size() == case.mesh.devices == int(os.environ["LOCAL_WORLD_SIZE"])
     found = components.answer(case)
-    if case.name.endswith("_2"):  # the second case alone
+    if case.name.endswith("_2"):  # only the second case
         _fail()
     for name, value in found.items():
         found[name] = torch.from_numpy(np.asarray(value) * (RANK == 0))

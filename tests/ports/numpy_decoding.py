@@ -1,4 +1,4 @@
-"""Decoding as functions of NumPy: what steps, choices and searches are asked for."""
+"""Decoding as NumPy functions: steps, token selection and searches."""
 
 from rosettaformer.judge.expectation.components import answer
 

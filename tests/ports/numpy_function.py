@@ -1,4 +1,4 @@
-"""Layer normalisation as one NumPy function."""
+"""Layer normalization as one NumPy function."""
 
 import numpy as np
 

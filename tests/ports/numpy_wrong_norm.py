@@ -1,4 +1,4 @@
-"""Layer normalisation as one NumPy function, with the deviation of a sample and epsilon outside the root."""
+"""Layer normalization as one NumPy function, with the sample standard deviation and epsilon outside the root."""
 
 from rosettaformer.ports import CLASSIC
 

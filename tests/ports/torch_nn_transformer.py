@@ -27,12 +27,12 @@ for part, name in enumerate(("query", "key", "value")):
 
 
 def hidden(mask_bhts):
-    """torch's key_padding_mask, True = ignore, of a mask that is the same for every head and query."""
+    """Returns torch's key_padding_mask, True = ignore, for a mask that is the same for every head and query."""
     return None if mask_bhts is None else ~mask_bhts[:, 0, 0]
 
 
 def square_causal(x):
-    """torch's attn_mask of a causal self-attention, True = ignore."""
+    """Returns torch's attn_mask of a causal self-attention, True = ignore."""
     return torch.ones(x.shape[1], x.shape[1], dtype=torch.bool, device=x.device).triu(1)
 
 

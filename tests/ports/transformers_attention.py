@@ -1,4 +1,4 @@
-"""What ports of the library transformers share: its own attention, but for a query that may attend to nothing, which gives zeros."""
+"""Shared by ports of transformers models: the library's attention, changed to give zeros for a query that may attend to nothing."""
 
 import torch
 from transformers import AttentionInterface, AttentionMaskInterface

@@ -1,4 +1,4 @@
-"""BERT as the library transformers has it: the pooled token, the classes of a row, the logits of masked tokens."""
+"""BERT from transformers: the pooled token, the classes of a row, the logits of masked tokens."""
 
 from torch import nn
 from transformers import BertConfig, BertForMaskedLM, BertForSequenceClassification, BertModel

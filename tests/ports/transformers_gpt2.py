@@ -1,4 +1,4 @@
-"""GPT-2 as the library transformers has it: logits of the next token, with Conv1D kernels, three of them in c_attn."""
+"""GPT-2 from transformers: next-token logits, with Conv1D kernels, three of them in c_attn."""
 
 import torch
 from transformers import GPT2Config, GPT2LMHeadModel

@@ -1,4 +1,4 @@
-"""A port of a whole model: the reference itself, with everything that such a port may give."""
+"""A port of a whole model: the reference itself, with every optional attribute of a port."""
 
 from reference_numpy import encoder_only, states, transformer
 from reference_numpy.cache import decode_step, start_cache

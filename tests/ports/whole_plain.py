@@ -1,4 +1,4 @@
-"""A port of a whole model: a decoder as Qwen 3's, a class of one's own in plain PyTorch with its own names of parameters. docs/like.md
+"""A port of a whole model: a Qwen 3 decoder, a custom class in plain PyTorch with its own parameter names. docs/like.md
 quotes what follows the class."""
 
 import json

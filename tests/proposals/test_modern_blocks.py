@@ -1,4 +1,4 @@
-"""`new-port --from` of decoders since Llama: what is proposed conforms on the plain causal cases, and a mistake in the block is found."""
+"""`new-port --from` of decoders since Llama: the proposal conforms on the plain causal cases, and a bug in the block is found."""
 
 from pathlib import Path
 
@@ -25,9 +25,9 @@ BLOCKS = [
     ("nnx_llama.py:DecoderLayer", "decoder_layer", "qwen3"),
     ("keras_llama.py:DecoderLayer", "decoder_layer", "llama"),
 ]
-IN_FLOAT32 = ("transformers", "modern")  # in which these compute
+IN_FLOAT32 = ("transformers", "modern")  # models that compute in float32
 PLAIN = ("plain_causal", "plain_causal_long", "plain_causal_one_position")
-# a line of the block, and what is written in its place
+# a line of the block, and its replacement
 MISTAKES = {
     "gate on the other projection": ("F.silu(self.w1(x)) * self.w3(x)", "F.silu(self.w3(x)) * self.w1(x)"),
     "no rotation of keys": ("torch.view_as_real(xk_ * freqs_cis)", "torch.view_as_real(xk_ * torch.ones_like(freqs_cis))"),
@@ -47,7 +47,7 @@ def quickly(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("source", "component", "family"), [*BLOCKS[:2], *map(conformance, BLOCKS[2:])])
 def test_a_proposed_block_leaves_nothing_open_and_conforms(source: str, component: str, family: str) -> None:
-    """On the plain causal cases, all of which it is asked; a norm and a feed-forward network on every case."""
+    """On all plain causal cases; a norm and a feed-forward network on every case."""
     proposal = proposed(source)
     assert (proposal.component, proposal.left, proposal.family) == (component, (), family), proposal.text
     plain = PLAIN if family or "attention" in component else ()
@@ -59,7 +59,7 @@ def test_a_proposed_block_leaves_nothing_open_and_conforms(source: str, componen
 @pytest.mark.conformance
 @pytest.mark.parametrize("mistake", MISTAKES)
 def test_a_mistake_in_the_block_is_found_by_the_port_of_the_right_one(mistake: str) -> None:
-    """A proposal of the right block is the port of the wrong one: the names and arguments are the same."""
+    """The proposal for the correct block also fits the buggy one: names and arguments are the same."""
     text = (MODELS / "meta_llama.py").read_text()
     proposal = proposed_text(text, "TransformerBlock", "meta_llama.py")
     forget()

@@ -1,4 +1,4 @@
-"""`new-port --from`: what is proposed for models of many styles and divisions, what it leaves open, and what it refuses."""
+"""`new-port --from`: proposals for models of many styles and divisions, open choices, and rejected classes."""
 
 import sys
 from pathlib import Path
@@ -20,10 +20,10 @@ PADDED = {
     "left_padding",
     "shrinking_padding",
     "padded_columns",
-}  # have rows without a key, to which these models give the mean of all values
+}  # cases with rows without a key, for which these models average all values
 EMPTY = {"empty_row", *PADDED}
 QUERIES = {"ragged", "same_length", "square", "long"}  # its padding hides queries, not keys
-# what is named, what it is found to be, the cases in which it differs, one that passes, and what its file says
+# the class, the component found, the cases in which it differs, one that passes, and text in its file
 STYLES = [
     (f"{NANO}:CausalSelfAttention", "self_attention", set(), "causal_square", ['"x": "x_btd" … "causal"']),
     ("torch_layouts.py:MultiheadAttention", "self_attention", EMPTY, "ragged", ['"(h 0/3 k) d"', '"return_attention": "return_weights"']),
@@ -79,7 +79,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_model_of_any_style_is_proposed_whole(
     source: str, component: str, differing: set[str], passing: str, words: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nothing is left to decide; every case passes in every dtype that is proposed, but those in which the model itself is another."""
+    """No open choices; every case passes in every proposed dtype, except where the model itself differs."""
     in_this_process(monkeypatch)
     proposal = proposed(source)
     assert (proposal.component, proposal.left) == (component, ()), proposal.text
@@ -92,7 +92,7 @@ def test_a_model_of_any_style_is_proposed_whole(
 @pytest.mark.conformance
 @pytest.mark.parametrize("name", ["Cross", "GlobalSelf", "CausalSelf"])
 def test_keras_sublayers_need_the_arguments_that_they_hand_on(name: str) -> None:
-    """What a constructor takes as `**kwargs` is given by name."""
+    """Constructor parameters taken as `**kwargs` are named."""
     pytest.importorskip("keras")
     proposal = proposed(f"{WILD}/keras_translation.py:{name}Attention", num_heads="config.heads", key_dim="config.key_size")
     component = f"{'cross' if name == 'Cross' else 'self'}_attention_sublayer"
@@ -108,7 +108,7 @@ def test_what_is_left_out_or_differs_is_a_decision() -> None:
     assert proposal.left == ()
     assert [mentions(one.why, "1 / sqrt(model_width)") for one in proposal.decisions if one.kind == "output"] == [True]
     assert mentions(proposal.text, "reference's … 1 / sqrt(model_width)")
-    # the norms stand before the layers, though they are declared after them
+    # the norms precede the layers, although they are declared after them
     assert ("weight", "transformer.source_embedding_norm", "encoder.layer_norm") in {
         (one.kind, one.name, one.value) for one in proposal.decisions
     }

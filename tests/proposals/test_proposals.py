@@ -1,4 +1,4 @@
-"""What a proposal decides and what it leaves open: epsilons, deviating norms, components, names; and that no class makes a traceback."""
+"""Decided and open choices of a proposal: epsilons, deviating norms, components, names; and no class causes a traceback."""
 
 import os
 import re
@@ -16,7 +16,7 @@ from rosettaformer.judge.proposals.constructor_arguments import meaning_of
 from rosettaformer.judge.proposals.user_code import failure
 
 NANOGPT = "../ports/wild/second/nanogpt_torch.py"
-# a layer whose norms show their epsilon nowhere
+# a layer whose norms do not expose their epsilon
 LAYER = """
 import torch
 from torch import nn
@@ -76,7 +76,7 @@ PRE = """        y = self.norm1(x)
 """
 EPSILONS = ("1e-12", "1e-9", "1e-8", "1e-07", "1e-06", "1e-05", "0.0001", "0.001")
 NAMED = '("self_attention_norm", "norm_attn")'
-OTHERS = {"epsilon": "1e-06"}  # what is decided although the norms are others
+OTHERS = {"epsilon": "1e-06"}  # decided although the norms differ
 GPT = (MODELS / NANOGPT).read_text()
 TIED = "        self.transformer.wte.weight = self.lm_head.weight  # weight tying\n"
 NORM_F, BLOCKS = (next(line for line in GPT.splitlines() if f" {name}=" in line) for name in ("ln_f", "h"))
@@ -88,7 +88,7 @@ def unbiased(network: str) -> str:
     return changed(LAYERS, UNBIASED, ("eps=1e-12", "eps=1e-6"), (RELU, network), (POST, PRE))
 
 
-# the text of a file, the class in it, what is left open, and the fields and words of what is decided
+# the text of a file, its class, the open choices, and the decided fields and words
 DECIDED = {
     **{f"a norm that adds {epsilon}": (layer(epsilon), "Norm", [], {"epsilon": repr(float(epsilon))}, []) for epsilon in EPSILONS},
     "a layer after its norms": (layer("1e-6", False), "Layer", [], {"epsilon": "1e-06", "norm_placement": "'pre'"}, [NAMED]),
@@ -112,7 +112,7 @@ DECIDED = {
     ),
 }  # fmt: skip
 SLOW = {
-    # where the norms are 1.02 times too large it cannot be told which GELU it is; the placement and epsilon can
+    # with norms 1.02 times too large the form of GELU is undecidable, but placement and epsilon are not
     "an unknown norm": (
         layer().replace("1e-5)", "1e-5) * 1.02").replace("nn.ReLU()", "nn.GELU()"),
         "Layer", ["activation"], {"norm_placement": "'post'", "epsilon": "1e-05"}, ["nearest"],
@@ -125,7 +125,7 @@ SLOW = {
         changed(ANNOTATED, ("return self.proj(x)", "return self.proj(x).softmax(-1)"), UNBIASED),
         "make_model", [], {"scale_embedding": "True"}, [],
     ),
-    # an embedding ends in the module that scales it, so that no part is said to lack what the next one adds
+    # an embedding ends in the module that scales it, so no part is reported to lack what the next one adds
     "an embedding that a module scales": (
         changed(GPT, (TIED, ""), ("wte=nn.Embedding(", "wte=Scaled(")) + SCALED,
         "GPT", [], {"scale_embedding": "True"}, ['("target_embedding", "transformer.wte")', '("table", "lut.weight", "v d")'],
@@ -161,11 +161,11 @@ def test_combinations_that_were_not_tried_are_said(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(trying, "TRIED", 2)
     proposal = proposed_text(layer("2e-5"), "Norm")
     assert [mentions(f"{one.name} {one.value}", "epsilon … 1e-05 or 1e-06 or 1e-12 … 2") for one in proposal.left] == [True]
-    proposal = proposed_text(layer("1e-3"), "Norm", "other_norms.py")  # which one choice after another reaches
+    proposal = proposed_text(layer("1e-3"), "Norm", "other_norms.py")  # found by trying one choice after another
     assert (proposal.left, config(proposal)["epsilon"]) == ((), "0.001")
 
 
-# what a norm's input is multiplied by, and why float64 is not proposed
+# the factor of a norm's input, and the reason float64 is not proposed
 @pytest.mark.parametrize(
     ("factor", "reason"),
     [("torch.tensor(0.1).double() * 10", "1e-08 … float32"), ("torch.ones(1, dtype=torch.float32).view(x.dtype)", "RuntimeError: ")],
@@ -189,7 +189,7 @@ LOOKED_UP = (
     ("name", "given", "returned"),
     [
         ("torch_files.py:AddedPositions", '"x": "zeros_btd",', ""),
-        # it looks at the length, and at no position
+        # it reads the length, and no position
         ("torch_files.py:PositionalEncoding", '"x": lambda inputs: inputs["zeros_btd"][..., 0],', 'output, inputs["zeros_btd"].shape)'),
         ("looked_up.py:Positions", '"x": "position_bt",', ""),
     ],
@@ -202,7 +202,7 @@ def test_positions_are_given_vectors_or_looked_up_or_given(name: str, given: str
 
 
 def test_heads_may_be_as_wide_as_the_model() -> None:
-    """What a projection has for each head is read from its shape, where no argument says it."""
+    """The head size is read from a projection's shape if no argument has it."""
     text = (MODELS / "torch_sublayers.py").read_text().replace("n_head, d_model, d_k, d_v, dropout=0.1):", "n_head, d_model):", 1)
     text = text.replace("= n_head, d_k, d_v\n", "= n_head, d_model, d_model\n", 1).replace("n_head * d_k", "n_head * d_model")
     proposal = proposed_text(text.replace("n_head * d_v", "n_head * d_model"), "MultiHeadAttention")
@@ -210,7 +210,7 @@ def test_heads_may_be_as_wide_as_the_model() -> None:
     assert config(proposal).items() >= {("key_size", "12"), ("value_size", "12")}
 
 
-# classes and the sentence that refuses them, or says the way in
+# classes, and the sentence that rejects them or names another way
 REFUSED = [
     (f"{NANOGPT}:CausalSelfAttention", "multi_head_attention", "--component … self_attention"),
     ("torch_layouts.py:Headless", "", "layer's"),
@@ -323,7 +323,7 @@ class Scripted(nn.LayerNorm):
 def returns_a_class(d_model):
     return nn.LayerNorm
 """
-# classes of which the call alone is odd: their arguments, and what they do
+# classes whose call is odd: their arguments, and their code
 CALLS = [
     ("ExitsWhenCalled", "x", "sys.exit(3)"),
     ("RaisesUnsayable", "x", "raise Unsayable"),
@@ -342,7 +342,7 @@ NAMES = [line.split("(")[0].split()[1] for line in ODD.splitlines() if line.star
 
 @pytest.mark.conformance
 def test_no_class_makes_a_traceback(tmp_path: Path) -> None:
-    """One sentence and exit code 2, or a file that says what is open."""
+    """One sentence and exit code 2, or a file that lists the open choices."""
     (tmp_path / "odd_classes.py").write_text(ODD)
     others = ("positional_encoding", "encoder_layer", "decoder", "transformer", "classify")
     asked = [("", "layer_norm", others[index % 5]) for index in range(len(NAMES))]
@@ -366,7 +366,7 @@ def test_no_class_makes_a_traceback(tmp_path: Path) -> None:
     assert "Without" in refused("new-port", "--from", "odd_classes.py:Without", folder=tmp_path)
 
 
-STEPS = [  # where a class hangs, and what is said
+STEPS = [  # where a class hangs, and the message
     ("import time\ntime.sleep(60)\n", "the import of hanging.py takes longer than 1 s"),
     ("class Model:\n    def __init__(self, d_model):\n        while True:\n            pass\n", "Model(d_model=config.model_width) takes"),
     (
@@ -380,7 +380,7 @@ STEPS = [  # where a class hangs, and what is said
 
 @pytest.mark.parametrize(("text", "message"), STEPS)
 def test_a_class_that_hangs_is_one_sentence(text: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever errors it catches; and the signal's handler is what it was."""
+    """Even if it catches all errors; the signal handler is restored."""
     monkeypatch.setattr(user_code, "LIMIT", 1)
     (tmp_path / "hanging.py").write_text(text)
     before = signal.getsignal(signal.SIGALRM)
@@ -389,7 +389,7 @@ def test_a_class_that_hangs_is_one_sentence(text: str, message: str, tmp_path: P
 
 
 NORM = "from torch import nn\n\n\nclass Model(nn.LayerNorm):\n    def __init__(self, d_model):\n        super().__init__(d_model)\n"
-FILES = [  # what a file has, and what is said of it; nothing where it is proposed
+FILES = [  # a file's content and the message; empty if a port is proposed
     ("def broken(:\n", "odd_file.py cannot be run: SyntaxError: invalid syntax"),
     ("import no_such_module\n", "odd_file.py cannot be run: ModuleNotFoundError: No module named 'no_such_module'"),
     ("from .other import Model\n", "odd_file.py cannot be run: ImportError: attempted relative import with no known parent package"),
@@ -426,7 +426,7 @@ def test_a_message_has_no_marks_of_a_terminal_and_none_of_what_is_put_around_it(
 
 
 def test_a_file_of_a_package_is_found_from_the_folder_of_its_root(tmp_path: Path) -> None:
-    """Its imports are those of the package, absolute and relative; the port that is written finds it, too."""
+    """Absolute and relative imports of the package work, in the written port too."""
     for folder in ("my_package", "my_package/parts"):
         (tmp_path / folder).mkdir()
         (tmp_path / folder / "__init__.py").write_text("")
@@ -453,7 +453,7 @@ def test_arguments_are_known_by_the_names_that_published_code_uses() -> None:
     }
     for meaning, names in wanted.items():
         assert {name: meaning_of(name, ()) for name in names.split()} == dict.fromkeys(names.split(), meaning)
-    assert meaning_of("d_hid", ("d_in", "d_hid")) == "feed_forward_width"  # beside the width of the input
+    assert meaning_of("d_hid", ("d_in", "d_hid")) == "feed_forward_width"  # next to the input width
     assert meaning_of("d_hid", ("d_hid", "n_position")) == "model_width"
     assert meaning_of("hidden", ("hidden", "attn_heads", "feed_forward_hidden")) == "model_width"
     assert meaning_of("key_size", ("query_size", "key_size", "num_hiddens")) == "model_width"

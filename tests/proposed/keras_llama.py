@@ -1,4 +1,4 @@
-"""A decoder's layer in Keras, with a fused gate."""
+"""A decoder layer in Keras, with a fused gate."""
 
 import keras
 from keras import layers, ops

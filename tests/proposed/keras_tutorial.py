@@ -1,4 +1,4 @@
-"""Keras layers with projections of their own, whose masks are 1 where a key is hidden, and which return their weights, too."""
+"""Keras layers with their own projections, masks that are 1 where a key is hidden, and weights as a second output."""
 
 import tensorflow as tf
 

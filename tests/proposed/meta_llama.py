@@ -1,4 +1,4 @@
-"""A decoder as Meta publishes it: complex rotations passed in, RMS norms, a gate, grouped heads."""
+"""A decoder as published by Meta: complex rotations passed in, RMS norms, a gate, grouped heads."""
 
 from dataclasses import dataclass
 

@@ -1,4 +1,4 @@
-"""Layers of decoders with rotary positions, made of those of transformers: a fused gate, sandwich norms."""
+"""Decoder layers with rotary positions, based on those of transformers: a fused gate, sandwich norms."""
 
 from torch import nn
 from transformers import LlamaConfig

@@ -1,4 +1,4 @@
-"""A decoder's layer in Flax NNX, with Hugging Face's names."""
+"""A decoder layer in Flax NNX, with Hugging Face's names."""
 
 import jax
 import jax.numpy as jnp

@@ -1,4 +1,4 @@
-"""A model that is given its device and special ids; fills of -10000, and an encoding without a batch axis."""
+"""A model that takes its device and special ids; fills of -10000, and an encoding without a batch axis."""
 
 import math
 
@@ -68,7 +68,7 @@ class DecoderLayer(nn.Module):
 
 
 class PositionalEncoding(nn.Module):
-    """The rows of the table, without a batch axis."""
+    """Returns the rows of the table, without a batch axis."""
 
     def __init__(self, d_model, max_len, device):
         super().__init__()
@@ -81,7 +81,7 @@ class PositionalEncoding(nn.Module):
 
 
 class AddedPositions(PositionalEncoding):
-    """The rows added to what it is given."""
+    """Adds the rows to its input."""
 
     def forward(self, x):
         return x + self.encoding[: x.size(1)]

@@ -1,4 +1,4 @@
-"""Other divisions of a model: self-attention in one module, an encoder and a decoder on token ids, numbers of real keys in place of masks,
+"""Other divisions of a model: self-attention in one module, an encoder and a decoder on token ids, numbers of real keys instead of masks,
 one kernel for all heads, rows without a batch, all positions of all rows as one axis."""
 
 import math
@@ -8,7 +8,7 @@ from torch import nn
 
 
 class MultiheadAttention(nn.Module):
-    """One sequence with its mask, each head's query, key and value beside each other."""
+    """One sequence with its mask; each head's query, key and value are adjacent."""
 
     def __init__(self, input_dim, embed_dim, num_heads):
         super().__init__()
@@ -43,7 +43,7 @@ class SharedAttention(nn.Module):
 
 
 class SharedBlock(nn.Module):
-    """A layer whose argument is three times the same, around such an attention without biases."""
+    """A layer that passes one input as all three arguments of a `SharedAttention` without biases."""
 
     def __init__(self, embed_size, heads, dropout, forward_expansion):
         super().__init__()
@@ -68,7 +68,7 @@ def masked_softmax(scores, valid_lens):
 
 
 class CountedAttention(nn.Module):
-    """How many keys are real, in place of a mask."""
+    """Takes the number of real keys instead of a mask."""
 
     def __init__(self, key_size, query_size, value_size, num_hiddens, num_heads, dropout, bias=False):
         super().__init__()
@@ -101,7 +101,7 @@ class CountedBlock(nn.Module):
 
 
 class CountedEncoder(nn.Module):
-    """From token ids to vectors."""
+    """Maps token ids to vectors."""
 
     def __init__(self, vocab_size, num_hiddens, ffn_num_hiddens, num_heads, num_blks, dropout, use_bias=False):
         super().__init__()
@@ -119,7 +119,7 @@ class CountedEncoder(nn.Module):
 
 
 class RowAttention(nn.Module):
-    """One row, without a batch."""
+    """Takes one row, without a batch."""
 
     def __init__(self, d_model, num_heads):
         super().__init__()
@@ -135,7 +135,7 @@ class RowAttention(nn.Module):
 
 
 class FlatLogits(nn.Module):
-    """All positions of all rows as one axis."""
+    """Flattens all positions of all rows into one axis."""
 
     def __init__(self, d_model, trg_vocab_size):
         super().__init__()
@@ -146,7 +146,7 @@ class FlatLogits(nn.Module):
 
 
 class RequiredCounts(CountedAttention):
-    """It cannot do without the numbers."""
+    """Requires the numbers of real keys."""
 
     def forward(self, queries, keys, values, valid_lens):
         return super().forward(queries, keys, values, valid_lens.long())

@@ -1,5 +1,5 @@
-"""Sub-layers that hold their residual and their norm; key and value sizes of their own; tables that are tied after they are built; logits
-that are scaled, with all positions of all rows as one axis."""
+"""Sub-layers that contain their residual and their norm; separate key and value sizes; tables tied after construction; scaled logits
+with all positions of all rows as one axis."""
 
 import torch
 from torch import nn

@@ -1,4 +1,4 @@
-"""One test per decision (docs/decisions.md), by its id, on the reference: hand-worked numbers and closed forms."""
+"""One test per decision (docs/decisions.md), by its id, on the reference: manually computed numbers and closed forms."""
 
 import math
 from typing import Any
@@ -34,7 +34,7 @@ CONFIG = preset("tiny", target_vocabulary=101, model_width=5, heads=2, key_value
 
 
 def attend(dtype: Any = np.float64, keys: int = 3, queries: int = 1, **arguments: Any) -> tuple[np.ndarray, np.ndarray]:
-    """Attention of one head whose logits are all 0 and whose values are the one-hot rows, so that output = weights."""
+    """Computes attention of one head whose logits are all 0 and whose values are one-hot rows, so that the output equals the weights."""
     query, key = np.zeros((1, queries, 1, 2), dtype), np.ones((1, keys, 1, 2), dtype)
     heads = Heads(query, key, np.eye(keys, dtype=dtype)[None, :, None])
     return attention.scaled_dot_product_attention(heads, **arguments), attention.attention_weights(query, key, **arguments)
@@ -147,7 +147,7 @@ def test_CAUSAL_cached_step_equals_the_row_of_the_full_run(dtype: Any, steps: in
 
 @every_dtype
 def test_SOFTMAX_subtracts_the_maximum(dtype: Any) -> None:
-    large = 2.0**15  # a power of two and its neighbours, which every dtype but bfloat16 tells apart
+    large = 2.0**15  # a power of two and its neighbours, distinct in every dtype but bfloat16
     logits = np.array([large, large, -large], dtype)
     assert_array_equal(softmax(logits).astype(float), [0.5, 0.5, 0])
     assert_array_equal(softmax(-np.abs(logits)).astype(float), np.full(3, np.asarray(1 / 3, dtype).astype(float)))
@@ -155,7 +155,7 @@ def test_SOFTMAX_subtracts_the_maximum(dtype: Any) -> None:
 
 @half_precision
 def test_SOFTMAX_half_precision_takes_float32_logits(dtype: Any) -> None:
-    large = 256.0 if dtype == HALF[0] else 2048.0  # plus a half is no number of that type
+    large = 256.0 if dtype == HALF[0] else 2048.0  # not representable in that dtype once 1/2 is added
     query = np.array([2, 1, 0, 0], dtype).reshape(1, 1, 1, 4)
     key = np.array([[large, 1, 0, 0], [large - 1, 0, 0, 0]], dtype).reshape(1, 2, 1, 4)  # logits large + 1/2 and large - 1
     bias = np.array([0.25, 0.0], dtype).reshape(1, 1, 1, 2)
@@ -229,7 +229,7 @@ def test_EMBED_scales_by_the_config_and_padding_is_masked_not_zeroed() -> None:
 
 
 def constant_layer(attention_output: np.ndarray, feed_forward_output: np.ndarray) -> dict[str, Any]:
-    """An encoder layer whose sub-layers return those constants."""
+    """Returns an encoder layer whose sub-layers return those constants."""
     flat = {name: np.zeros(shape) for name, shape in parameters.shapes(CONFIG, "encoder_layer").items()}
     flat |= {name: np.ones(5) for name in flat if name.endswith("scale")}
     flat |= {"self_attention.output.bias": attention_output, "feed_forward.output.bias": feed_forward_output}
@@ -333,7 +333,7 @@ def test_INIT_tables_normal_biases_zero_scales_one_all_by_the_seed() -> None:
     fresh = parameters.initialise(config, 1, np.float32)
     table = fresh["target_embedding.table"].astype(float)
     assert table.std() == pytest.approx(512**-0.5, rel=0.01)
-    assert (np.abs(table) < 512**-0.5).mean() == pytest.approx(0.6827, abs=0.005)  # a normal distribution's share within one deviation
+    assert (np.abs(table) < 512**-0.5).mean() == pytest.approx(0.6827, abs=0.005)  # a normal distribution's share within 1 sigma
     assert all((value == (1 if name.endswith("scale") else 0)).all() for name, value in fresh.items() if value.ndim == 1 or "bias" in name)
     assert {value.dtype for value in fresh.values()} == {np.dtype(np.float32)}
     first, same, other = (parameters.initialise(preset("tiny"), seed) for seed in (3, 3, 4))
@@ -343,7 +343,7 @@ def test_INIT_tables_normal_biases_zero_scales_one_all_by_the_seed() -> None:
 
 @pytest.mark.parametrize("name", ["tiny", "nn_transformer"])
 def test_INIT_every_parameter_learns_from_the_first_step(name: str) -> None:
-    """But for a key's bias, which adds the same number to every logit of a query and so changes nothing."""
+    """Except a key's bias, which adds the same number to all logits of a query and so has no effect."""
     config = preset(name, source_vocabulary=7, target_vocabulary=7, model_width=6, heads=2, key_value_heads=2, key_size=3, value_size=3,
                     feed_forward_width=9, encoder_layers=2, decoder_layers=2)  # fmt: skip
     ids = np.arange(12).reshape(3, 4) % 7
@@ -357,13 +357,13 @@ UNIFORM = np.zeros((1, 1, 4))  # every token has probability 1/4
 
 
 def epsilon(dtype: Any) -> float:
-    """The relative distance of two neighbours: a few of it is what rounding the inputs, a few operations and the result cost."""
+    """Returns the relative distance of two neighbours; rounding inputs, a few operations and the result costs a small multiple of it."""
     return float(ml_dtypes.finfo(dtype).eps)
 
 
 @every_dtype
 def test_SMOOTH_spreads_over_all_tokens_the_true_and_the_padding_one(dtype: Any) -> None:
-    """q of a label is 0.8 + 0.2 / 4, of the three others 0.2 / 4; the gradient is p - q."""
+    """q is 0.8 + 0.2 / 4 for the label and 0.2 / 4 for the other three; the gradient is p - q."""
     gradient = loss.cross_entropy_vjp(UNIFORM.astype(dtype), np.array([[2]]), None, 0.2, cotangent=np.ones((), dtype))["logits_btv"]
     assert_allclose(gradient.ravel().astype(float), [0.2, 0.2, -0.6, 0.2], rtol=4 * epsilon(gradient.dtype))
     logits = np.log(np.array([[[1, 2, 4, 8]]])).astype(dtype)
@@ -373,7 +373,7 @@ def test_SMOOTH_spreads_over_all_tokens_the_true_and_the_padding_one(dtype: Any)
 
 
 def test_SMOOTH_is_the_mean_over_the_real_labels_of_the_whole_batch() -> None:
-    """Rows of one and of three labels: the mean of four numbers, not of two means."""
+    """Rows of one and of three labels: the loss is the mean of four numbers, not of two means."""
     rng = np.random.default_rng(19)
     logits, label = rng.normal(size=(2, 3, 5)), np.array([[2, 0, 0], [1, 3, 4]])
     each = [float(loss.cross_entropy(logits[b : b + 1, t : t + 1], label[b : b + 1, t : t + 1], None, 0.1)) for b, t in np.argwhere(label)]
@@ -384,7 +384,7 @@ def test_SMOOTH_is_the_mean_over_the_real_labels_of_the_whole_batch() -> None:
 
 
 def adam(step: int = 1, g: float = 1.0, **changes: Any) -> float:
-    """The parameter after one step from 0.5 and moments 0, at rate 1."""
+    """Returns the parameter after one step from 0.5 with moments 0, at rate 1."""
     hyper = {"learning_rate": 1.0, "beta_1": 0.9, "beta_2": 0.99, "epsilon": 1.0, "weight_decay": 0.0} | changes
     name = hyper.pop("name", "kernel")
     p, g_tree, m, v = ({name: np.array([x])} for x in (0.5, g, 0.0, 0.0))
@@ -392,24 +392,24 @@ def adam(step: int = 1, g: float = 1.0, **changes: Any) -> float:
 
 
 def test_ADAM_adds_epsilon_to_the_corrected_root_of_the_moments_of_that_step() -> None:
-    """g = 3: m_hat = 3, v_hat = 9. Inside the root it would be 3 / sqrt(10), before the correction 3 / (3 + 10)."""
+    """g = 3: m_hat = 3, v_hat = 9. With epsilon inside the root the step is 3 / sqrt(10), before the correction 3 / (3 + 10)."""
     assert_allclose(adam(g=3.0), 0.5 - 3 / (3 + 1), rtol=1e-14)
     expected = 0.5 - (0.1 / (1 - 0.9**3)) / (math.sqrt(0.01 / (1 - 0.99**3)) + 1)
     assert_allclose(adam(step=3), expected, rtol=1e-14)
 
 
 def test_ADAM_decay_is_decoupled_and_spares_biases_and_norms() -> None:
-    """At rate 0.5, half of 1/2 + 0.1 * 0.5 is taken; where the decay passed through the moments it would be 1.05 / 2.05."""
+    """At rate 0.5, half of 1/2 + 0.1 * 0.5 is subtracted; if the decay passed through the moments it would be 1.05 / 2.05."""
     assert_allclose(adam(learning_rate=0.5, weight_decay=0.1), 0.5 - 0.5 * (0.5 + 0.05), rtol=1e-14)
     for name, decays in {"kernel": True, "table": True, "bias": False, "scale": False, "offset": False}.items():
         assert (adam(weight_decay=0.1, name=name) != adam(name=name)) == decays
 
 
 def test_NOAM_counts_from_1_rises_linearly_falls_with_the_root_and_is_cast_from_float64() -> None:
-    rate = schedule.noam(np.array([1, 50, 100, 400]), 64, 100)  # 1/8 of n / 1000 until n = 100, then of the root of 1/n
+    rate = schedule.noam(np.array([1, 50, 100, 400]), 64, 100)  # grows to 1/8 at n = 100, then falls as 1/sqrt(n)
     assert_allclose(rate, np.array([0.001, 0.05, 0.1, 0.05]) / 8, rtol=1e-14)
     with pytest.raises(ValueError, match=r"1; got 0$"):
         schedule.noam(0, 64, 100)
-    steps = np.array([1, 3, 16_777_217])  # the last one is no float32
+    steps = np.array([1, 3, 16_777_217])  # the last step is not representable in float32
     assert_array_equal(schedule.noam(steps, 512, 4000, np.float32), schedule.noam(steps, 512, 4000).astype(np.float32))
     assert (schedule.noam(7, 512, 4000, np.float32).dtype, schedule.noam(7, 512, 4000).shape) == (np.float32, ())

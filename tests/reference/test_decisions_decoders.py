@@ -1,4 +1,4 @@
-"""The decisions on decoders since Llama (docs/decisions.md), by their ids: hand-worked numbers, closed forms, and what must not matter."""
+"""The decisions on decoders since Llama (docs/decisions.md), by id: manually computed numbers, closed forms, and invariances."""
 
 import math
 from typing import Any
@@ -40,7 +40,7 @@ LONG = RotaryScaling(kind="longrope", original_length=6, short_factors=(1.0, 1.5
 
 
 def test_ROTARY_turns_pairs_by_position_times_a_power_of_the_base() -> None:
-    """In Su et al.'s own form, of complex numbers; the halves are the same pairs elsewhere."""
+    """In Su et al.'s own form with complex numbers; rotating halves pairs the same numbers at other places."""
     rng = np.random.default_rng(0)
     x, position = rng.normal(size=(2, 3, 4, 4)), np.array([[0, 5, 900], [7, 7, 1]])
     turned = np.exp(1j * position[..., None] * np.array([1, 10000.0**-0.5]))[:, :, None]
@@ -57,7 +57,7 @@ def test_ROTARY_turns_pairs_by_position_times_a_power_of_the_base() -> None:
 
 
 def attended(part: Any, config: TransformerConfig, x: np.ndarray, position: np.ndarray | None = None, layer: int = 0) -> np.ndarray:
-    """The self-attention of a decoder's layer."""
+    """Computes the self-attention of a decoder layer."""
     return attention.multi_head_attention(part, config, x, x, stacks.attending(config, layer, x, None, position, causal=True))
 
 
@@ -77,7 +77,7 @@ def test_ROTARY_scores_depend_on_distances_alone_and_values_do_not_rotate() -> N
 
 
 def test_ROTARY_scalings_change_the_frequencies_as_published() -> None:
-    """llama3: its published constants at a head of 128; yarn: the bounds of the paper's code; dynamic: the last pair as interpolated."""
+    """llama3: published constants for head size 128; yarn: the bounds of the paper's code; dynamic: the last pair as with interpolation."""
     plain = rotary.rotary_frequencies(128, 5e5, RotaryScaling(), 1)
     assert_allclose(plain, 5e5 ** (-np.arange(64) / 64), rtol=1e-12)
     scaling = RotaryScaling(kind="llama3", factor=8.0, original_length=8192, low_frequency_factor=1.0, high_frequency_factor=4.0)

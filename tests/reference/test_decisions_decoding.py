@@ -1,4 +1,4 @@
-"""The decisions of decoding (docs/decisions.md), each by its id, on the reference: BEAM, SAMPLE, and CAUSAL and POSITION of a cache."""
+"""The decisions on decoding (docs/decisions.md), by id, on the reference: BEAM, SAMPLE, and CAUSAL and POSITION with a cache."""
 
 from typing import Any
 
@@ -21,7 +21,7 @@ def strategy(**changes: Any) -> Strategy:
 
 
 def logs(beam_count: int, **log_p: float) -> np.ndarray:
-    """log p of the next token, the same for each beam: of END, and of ids as `t3`; other tokens cannot come."""
+    """Returns log p of the next token, the same for each beam: of END and of the ids `t3`; other tokens are impossible."""
     table = np.full((beam_count, V), -np.inf)
     for name, value in log_p.items():
         table[:, END if name == "end" else int(name[1:])] = value
@@ -42,7 +42,7 @@ def test_BEAM_scores_are_divided_by_the_penalty_and_ties_go_to_the_lower_token()
     row = beams.Row(strategy(beam_size=2, alpha=0.0))
     row.advance(logs(1, end=-3.0, t3=-1.0, t4=-1.0))
     row.advance(logs(2, end=-2.0, t5=-0.5))
-    assert [beam.tokens for beam in row.kept] == [(END,), (3, END)]  # all three have -3, and END is the lowest id
+    assert [beam.tokens for beam in row.kept] == [(END,), (3, END)]  # all three score -3, and END is the lowest id
     for early in (False, True):
         row = beams.Row(strategy(beam_size=1, alpha=2.0, early_stop=early))
         row.advance(logs(1, end=-5.0, t3=-0.1))
@@ -51,7 +51,7 @@ def test_BEAM_scores_are_divided_by_the_penalty_and_ties_go_to_the_lower_token()
 
 @pytest.mark.parametrize(("log_p", "done"), [(-2.4, False), (-2.6, True)])
 def test_BEAM_a_row_goes_on_while_the_longest_answer_could_still_beat_the_worst_that_is_kept(log_p: float, done: bool) -> None:
-    """The best live beam cannot become better than its log p over the penalty of 6 tokens, (11 / 6)^2, and the worst kept has -0.75."""
+    """The best live beam is bounded by its log p over the penalty of 6 tokens, (11 / 6)^2; the worst kept answer has -0.75."""
     row = beams.Row(strategy(beam_size=1, alpha=2.0))
     row.advance(logs(1, end=-0.75, t3=log_p))
     assert (log_p / (11 / 6) ** 2 <= -0.75) == (log_p < -2.52)
@@ -103,12 +103,12 @@ def test_SAMPLE_the_temperature_comes_before_top_k_and_top_k_before_top_p_which_
 
     assert kept(top_k=2) == [1, 3]
     assert kept(top_p=0.3) == kept(top_p=0.4 - 1e-9) == [1]
-    assert kept(top_p=0.5) == [1, 3]  # the one that crosses one half stays
+    assert kept(top_p=0.5) == [1, 3]  # the token that crosses 1/2 stays
     assert kept(top_p=0.8) == [1, 2, 3]
     assert kept(top_p=0.95) == [0, 1, 2, 3]
     assert kept(temperature=0.5, top_p=0.8) == [1, 3]
-    assert kept(top_k=3, top_p=0.7) == [1, 3]  # of the three that are left 3 / 9 + 4 / 9 cross it
-    assert kept(temperature=0.5, top_p=0.5) == [1]  # squared, the first has 16 / 30
+    assert kept(top_k=3, top_p=0.7) == [1, 3]  # 3 / 9 + 4 / 9 of the remaining three crosses it
+    assert kept(temperature=0.5, top_p=0.5) == [1]  # squared, the first has probability 16 / 30
     assert_allclose(sampling.truncate(logits, temperature=2.0), logits / 2)
     ties = np.zeros((1, 4))
     assert_array_equal(np.isfinite(sampling.truncate(ties, top_k=2)), [[True, True, False, False]])
@@ -130,5 +130,5 @@ def test_SAMPLE_the_log_p_of_a_token_is_the_model_s_own() -> None:
     logits[..., [START, PADDING]] = -np.inf
     log_p = logits - np.logaddexp.reduce(logits, axis=2, keepdims=True)
     for row in range(3):
-        for place in range(5):  # the end cannot come before
+        for place in range(5):  # the end token cannot come earlier
             assert_allclose(answer["log_p_bn"][row, place], log_p[row, place, answer["token_bn"][row, place]], rtol=1e-10)

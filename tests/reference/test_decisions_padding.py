@@ -1,4 +1,4 @@
-"""The decision PADDING (docs/decisions.md) on the reference: what is left out where nobody needs it."""
+"""The decision PADDING (docs/decisions.md) on the reference: padding positions that nothing reads are not computed."""
 
 from typing import Any
 
@@ -15,7 +15,7 @@ SIZES = {"model_width": 6, "heads": 2, "key_value_heads": 2, "key_size": 3, "val
 CONFIG = preset("tiny", **SIZES, source_vocabulary=9, target_vocabulary=9, encoder_layers=1, decoder_layers=1, padding_id=0)
 GPT2 = preset("gpt2_small", **SIZES, source_vocabulary=9, target_vocabulary=9, decoder_layers=1, max_positions=8, padding_id=0)
 SOURCE = np.array([[3, 1, 4, 1], [0, 5, 0, 2], [0, 0, 0, 0]])
-TARGET = np.array([[3, 1, 4, 0, 0], [0, 0, 2, 6, 5], [3, 0, 8, 0, 7]])  # padding right, left and inside
+TARGET = np.array([[3, 1, 4, 0, 0], [0, 0, 2, 6, 5], [3, 0, 8, 0, 7]])  # right, left and inner padding
 REAL = TARGET != 0
 OTHER = np.array([[True, True, False, True, False], [True] * 5, [False] * 5])
 
@@ -74,7 +74,7 @@ def test_PADDING_passes_zero_gradient(config: TransformerConfig) -> None:
 
 
 def test_PADDING_of_the_source_changes_no_logits() -> None:
-    """Not where the encoder's table has another row for the padding id, which `encode` shows."""
+    """Replacing the table's row for the padding id changes the output of `encode` only at padding."""
     config = CONFIG.replace(share_embeddings=False, tie_logits=False)
     part = tree(config, 0)
     rows = transformer.transformer(part, config, SOURCE, TARGET)

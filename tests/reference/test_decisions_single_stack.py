@@ -1,4 +1,4 @@
-"""The decisions on encoder-only and decoder-only models (docs/decisions.md), by their ids: hand-worked numbers and closed forms."""
+"""The decisions on encoder-only and decoder-only models (docs/decisions.md), by id: manually computed numbers and closed forms."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""The reference's beams: which live on, which are kept, when a row stops; over tables that stand for a model."""
+"""Beam search of the reference, over tables that replace a model: live beams, kept answers, and when a row stops."""
 
 from collections.abc import Callable
 from typing import Any
@@ -12,11 +12,11 @@ from reference_numpy import beams, decoding, preset
 START, END, PADDING, VOCABULARY = 1, 2, 0, 7
 OPTIONS: dict[str, Any] = {"start_id": START, "end_id": END, "max_new_tokens": 5}
 CONFIG = preset("tiny", source_vocabulary=VOCABULARY, target_vocabulary=VOCABULARY, padding_id=PADDING)
-Past = list[tuple[int, ...]]  # of each row the source's first id, then the target
+Past = list[tuple[int, ...]]  # the source's first id of each row, and then the target
 
 
 class Table:
-    """Stands for the model and its cache: the next token depends on the row's first source id and the whole target, as a table says."""
+    """Replaces the model and its cache: a table gives the next token by the row's first source id and the whole target."""
 
     def __init__(self, logits: Callable[[int, tuple[int, ...]], Any]) -> None:
         self.logits = logits
@@ -36,7 +36,7 @@ class Table:
 
 @pytest.fixture
 def search(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[list[tuple[tuple[int, ...], float]]]]:
-    """Beam search over a table: of each row the answers without their end, and their scores."""
+    """Runs beam search over a table; returns each row's answers without the end token, and their scores."""
 
     def run(logits: Callable, source: list[int], limit: int, width: int, alpha: float) -> list[list[tuple[tuple[int, ...], float]]]:
         monkeypatch.setattr(decoding, "cache", Table(logits))
@@ -56,7 +56,7 @@ def _random_logits(seed: int) -> Callable[[int, tuple[int, ...]], np.ndarray]:
 
 
 def _certain(table: dict[tuple[int, ...], dict[int, float]]) -> Callable[[int, tuple[int, ...]], np.ndarray]:
-    """Logits of these probabilities after each target; every other token is as good as impossible."""
+    """Returns logits of these probabilities after each target; all other tokens are practically impossible."""
 
     def logits(first: int, tokens: tuple[int, ...]) -> np.ndarray:
         values = np.full(VOCABULARY, -1e9)
@@ -70,7 +70,7 @@ def _certain(table: dict[tuple[int, ...], dict[int, float]]) -> Callable[[int, t
 @pytest.mark.parametrize("alpha", [0.0, 1.0])
 @pytest.mark.parametrize("seed", range(3))
 def test_beams_take_their_past_along_though_they_change_places(search: Callable, seed: int, alpha: float) -> None:
-    """Seven beams hold less than all answers, so that beams die, and others take their places."""
+    """Seven beams hold fewer than all answers, so beams die and others take their places."""
     logits = _random_logits(seed)
     for first, row in zip((3, 5), search(logits, [3, 5], 4, 7, alpha), strict=True):
         for tokens, score in row:
@@ -86,12 +86,12 @@ def test_beams_find_the_answers_that_are_best_by_hand(search: Callable) -> None:
     logits = _certain({(): {3: 0.6, 4: 0.4}, (3,): {END: 0.3, 5: 0.7}, (4,): {END: 1.0}})
     assert search(logits, [3], 2, 1, 0.0)[0][0][0] == (3,)
     assert search(logits, [3], 2, 2, 0.0)[0][0][0] == (4,)
-    # log p is -1 for no token and -1.2 for two: alpha 0 takes the first, a large alpha the second
+    # log p is -1 for no token and -1.2 for two tokens: alpha 0 prefers the first, a large alpha the second
     end = np.exp(-1.2) / (1 - np.exp(-1))
     logits = _certain({(): {END: np.exp(-1), 3: 1 - np.exp(-1)}, (3,): {4: 1.0}, (3, 4): {END: end, 3: 1 - end}, (3, 4, 3): {3: 1.0}})
     assert search(logits, [3], 4, 3, 0.0)[0][0][0] == ()
     assert search(logits, [3], 4, 3, 2.0)[0][0][0] == (3, 4)
-    # The answer of three tokens costs no more after its first one, and the penalty of its length makes it the best
+    # The three-token answer costs nothing after its first token, so that the length penalty makes it the best
     logits = _certain({(): {END: 0.6, 3: 0.4}, (3,): {4: 1.0}, (3, 4): {5: 1.0}})
     assert search(logits, [3], 4, 1, 2.0)[0][0][0] == (3, 4, 5)
     found = search(_certain({(): {3: 0.5, 4: 0.5}, (3,): {5: 1.0}}), [3], 4, 2, 0.0)[0]

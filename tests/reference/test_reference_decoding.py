@@ -1,4 +1,4 @@
-"""The reference's decoding: steps equal the full run, searches find what plain enumeration finds."""
+"""The reference's decoding: steps equal the full run, and searches find the results of plain enumeration."""
 
 import itertools
 from collections.abc import Iterator
@@ -27,7 +27,7 @@ def _config(**changes: Any) -> TransformerConfig:
 
 
 def _parameters(config: TransformerConfig, seed: int = 3) -> dict[str, Any]:
-    """Larger than at the beginning of training, so that what is read decides what follows."""
+    """Draws parameters larger than at initialization, so that the output depends visibly on what is attended to."""
     rng = np.random.default_rng(seed)
     return parameters.nest({name: rng.standard_normal(shape) * 0.6 for name, shape in parameters.shapes(config).items()})
 
@@ -40,7 +40,7 @@ def _source(batch: int = 3) -> np.ndarray:
 
 
 def _log_p(tree: Any, config: TransformerConfig, source: np.ndarray, target: list[int]) -> np.ndarray:
-    """log p `t v` after each token of one target, by the full run, over what an answer may hold."""
+    """Returns log p `t v` after each token of one target, from the full run, over the tokens an answer may contain."""
     logits = transformer.transformer(tree, config, source[None], np.array([target]))[0]
     logits[:, [START, PADDING] if config.padding_id is not None else [START]] = -np.inf
     return logits - np.logaddexp.reduce(logits, axis=1, keepdims=True)

@@ -1,6 +1,6 @@
-"""Bad input to the reference: the whole message, which says what is required and then what came; and the batch of 0, which is no error.
+"""Bad input to the reference: the whole message, which states the requirement and then the actual value. A batch of 0 is valid.
 
-What the ports refuse with the same words is in `test_bad_input`.
+`test_bad_input` has the messages that the ports share.
 """
 
 from collections.abc import Callable

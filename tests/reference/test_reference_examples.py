@@ -1,4 +1,4 @@
-"""Worked examples: numbers done by hand, the paper's counts, presets, validation, parameter declarations and layouts."""
+"""Worked examples: manually computed numbers, the paper's counts, presets, validation, parameter declarations and layouts."""
 
 import dataclasses
 import itertools
@@ -21,7 +21,7 @@ seeded = settings(max_examples=30, deadline=None, derandomize=True)
 
 
 def paper_count(d: int = 512, f: int = 2048, h: int = 8, e: int = 64) -> int:
-    """The paper's model, counted without the declarations: no biases in attention, one table for source, target and logits."""
+    """Counts the paper's model without the declarations: no attention biases, one table for source, target and logits."""
     attend = 2 * d * h * 64 + 2 * d * h * e
     network = d * f + f + f * d + d
     norm = 2 * d
@@ -36,7 +36,7 @@ def test_count_is_the_paper_models() -> None:
     assert sum(value.size for value in parameters.initialise(base, 0, np.float32).values()) == paper_count()
 
 
-# Table 3 of the paper: what the row changes from the base model, in millions of parameters. All have the base's width, hence its table.
+# Table 3 of the paper: the fields changed from the base model, and millions of parameters. All rows have the base's width and table.
 TABLE_3 = [
     ({"encoder_layers": 2, "decoder_layers": 2}, 36),
     ({"encoder_layers": 4, "decoder_layers": 4}, 50),
@@ -51,7 +51,7 @@ TABLE_3 = [
 
 @pytest.mark.parametrize(("changes", "millions"), TABLE_3)
 def test_count_differs_between_rows_of_table_3_as_printed(changes: dict[str, int], millions: int) -> None:
-    """Each figure is rounded to a million, so a difference of two is off by at most one; it does not depend on the vocabulary."""
+    """Each figure is rounded to a million, so differences of two are off by at most one; they do not depend on the vocabulary."""
     for other_changes, other_millions in TABLE_3:
         difference = parameters.count(preset("paper_base", **changes)) - parameters.count(preset("paper_base", **other_changes))
         assert abs(difference / 1e6 - (millions - other_millions)) <= 1
@@ -151,7 +151,7 @@ BAD_VALUES: list[tuple[str, Any, str]] = [
 def test_config_refuses_and_says_what_is_required_then_what_came(field: str, value: Any, message: str) -> None:
     alone = (
         {} if field == "source_vocabulary" and value == 9 else {"share_embeddings": False, "padding_id": None}
-    )  # so that no other field objects
+    )  # so that no other field is rejected
     with pytest.raises(ValueError) as caught:
         preset("tiny", **(alone | {field: value}))
     assert mentions(str(caught.value), message)
@@ -278,7 +278,7 @@ Groups = list[list[str]]
 
 @st.composite
 def layouts(draw: st.DrawFn) -> tuple[Groups, Groups, dict[str, int]]:
-    """Two layouts of the same letters, in any order and with any neighbours together, and sizes."""
+    """Draws two layouts of the same letters, in any order and with any neighbours grouped, and sizes."""
     letters = draw(st.lists(st.sampled_from("dhgkefv"), min_size=1, max_size=4, unique=True))
     found: list[Groups] = [[], []]
     for groups in found:

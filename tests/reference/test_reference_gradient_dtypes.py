@@ -1,4 +1,4 @@
-"""Dtypes: those of gradients, what half precision computes in float32, inputs at the ends of the range."""
+"""Dtypes: of gradients, computed in float32 for half precision, and at the ends of the range."""
 
 import warnings
 from collections.abc import Callable, Iterator
@@ -67,7 +67,7 @@ def draw(dtype: Any, *shape: int, seed: int = 0) -> np.ndarray:
 
 
 def wide(array: Any) -> Any:
-    """float32 where floating."""
+    """Casts floating arrays to float32."""
     return array.astype(np.float32) if isinstance(array, np.ndarray) and array.dtype.kind not in "iub" else array
 
 
@@ -76,7 +76,7 @@ Rounded = Callable[[Callable[[Any], Any], Any], dict[str, np.ndarray]]
 
 
 def normed(w: Callable[[Any], Any], d: Any) -> tuple[dict[str, np.ndarray], np.ndarray, float]:
-    """The arguments of a norm: rows of mean 100, and offsets as large."""
+    """Draws the arguments of a norm: rows of mean 100, and equally large offsets."""
     part = {"scale": w(draw(d, 16)), "offset": w(100 * draw(d, 16, seed=1))}
     return part, w((100 + draw(float, 2, 30, 16)).astype(d)), 1e-5
 
@@ -177,7 +177,7 @@ def test_gradients_of_a_constant_row_and_of_large_rows_are_finite(dtype: Any) ->
 @every_dtype
 @pytest.mark.parametrize("placement", ["post", "pre"])
 def test_no_gradient_of_the_whole_model_is_nan(dtype: Any, placement: str) -> None:
-    """Rows of padding, large tables and every site dropped: never NaN."""
+    """Rows of padding, large tables and dropout at every site never give NaN."""
     config = preset("tiny", model_width=6, norm_placement=placement, attention_dropout_rate=0.5, hidden_dropout_rate=0.5, epsilon=0.1)
     part = tree(config, 2, dtype=dtype)
     part["source_embedding"]["table"] = (part["source_embedding"]["table"] * dtype(20)).astype(dtype)

@@ -1,6 +1,6 @@
 """Gradients, loss and update in float64 against 50 digits, within the bound that `test_reference_precision` derives.
 
-No derivative is written down here: the oracle is the central difference, in 50 digits, of the forward formula.
+The oracle is not a handwritten derivative but the central difference, in 50 digits, of the forward formula.
 """
 
 from collections.abc import Callable
@@ -29,16 +29,16 @@ from reference_numpy.scores import Scores
 from reference_numpy.softmax import softmax_vjp
 from reference_numpy.values import Heads
 
-__all__ = ["fifty_digits"]  # the fixture holds here too
+__all__ = ["fifty_digits"]  # imports the fixture into this module
 
-STEP = mpf("1e-18")  # of what is moved, at least of 1: the difference's error is 1e-36 of the third derivative, the rounding's 1e-32
+STEP = mpf("1e-18")  # relative step, at least 1e-18: the difference's error is 1e-36 of the third derivative, the rounding's 1e-32
 
 
 def derivative(function: Callable[..., Rows], place: int) -> Callable[..., Rows]:
-    """The gradient of `<last argument, function(the others)>` with respect to the argument at that place, as flat numbers."""
+    """Returns the gradient of `<last argument, function(the others)>` with respect to the argument at that index, as flat numbers."""
 
     def moved(rows: Rows, index: int, h: Any) -> tuple[Rows, int]:
-        """The rows with h added to their number of that index, which counts down."""
+        """Returns the rows with h added to the number at that flat index, which counts down."""
         if not isinstance(rows, list):
             return (rows + h if index == 0 else rows), index - 1
         result = []
@@ -66,7 +66,7 @@ def test_softmax(large: float) -> None:
     def oracle(x: Rows) -> Rows:
         return [naive_softmax(*pair) for pair in zip(x, seen.tolist(), strict=True)]
 
-    # where one probability is nearly 1 its g cancels against the mean of g, in which that probability is rounded
+    # for a probability near 1, g cancels against the mean of g, in which that probability is rounded
     prove(softmax_vjp(logits, seen, cotangent=g)["logits"], derivative(oracle, 0), logits, g, between=float(np.abs(g).max()))
 
 
@@ -129,13 +129,13 @@ def test_cross_entropy(smoothing: float, large: float) -> None:
     prove(loss.cross_entropy(logits, *settings), oracle, logits)
     g = np.array([1.7])
     gradient = loss.cross_entropy_vjp(logits, *settings, cotangent=g[0])["logits_btv"]
-    # likewise p of a label that is nearly certain cancels against 1
+    # likewise p of a nearly certain label cancels against 1
     prove(gradient, derivative(oracle, 0), logits, g, between=1.7 / 5)
 
 
 @pytest.mark.parametrize("decay", [0.0, 0.01])
 def test_three_steps_of_adam(decay: float) -> None:
-    """The rates are moved too, as 1 - b^n loses digits where b is near 1."""
+    """The rates are perturbed as well, as 1 - b^n loses digits for b near 1."""
     kernel, gradients = normal(4), [normal(4, seed=seed) for seed in (1, 2, 3)]
     rates = np.array([1e-3, 0.9, 0.98, 1e-9, decay])
 
@@ -161,7 +161,7 @@ def test_three_steps_of_adam(decay: float) -> None:
 @pytest.mark.parametrize("step", [1, 3999, 4000, 4001, 10**7])
 def test_noam(step: int) -> None:
     exact = min(mpf(step) ** mpf(-0.5), step * mpf(4000) ** mpf(-1.5)) / mpmath.sqrt(512)
-    # two powers and two products are rounded, at most one ulp each
+    # two powers and two products are rounded by at most one ulp each
     assert abs(mpf(float(schedule.noam(step, 512, 4000))) - exact) <= 4 * EPS * exact
 
 

@@ -1,4 +1,4 @@
-"""What holds for the gradients of every valid configuration and input; complex steps."""
+"""Properties of gradients for every valid configuration and input; complex steps."""
 
 import warnings
 from collections.abc import Callable, Iterator
@@ -17,10 +17,10 @@ from reference_numpy.scores import Scores
 from reference_numpy.values import Heads
 
 seeded = settings(max_examples=15, deadline=None, derandomize=True)
-# As for the forward function: sums in another order, enlarged by the norm of an almost constant row.
+# As for the forward function: sums in another order, amplified by the norm of a nearly constant row.
 SAME: dict[str, Any] = {"rtol": 1e-9, "atol": 1e-9}
 BATCH, TARGET, SOURCE = 4, 4, 5
-smooth = st.sampled_from(ACTIVATIONS[1:])  # differences are not derivatives across the corner of a ReLU
+smooth = st.sampled_from(ACTIVATIONS[1:])  # finite differences across the corner of a ReLU are not derivatives
 
 decoders = configs(encoder_layers=0, segments=0, model_width=6)
 
@@ -47,7 +47,7 @@ def assert_same(actual: Gradients, expected: Gradients) -> None:
 def prove_gradient(
     forward: Callable[[Any], np.ndarray], backward: Callable[[Any, Any], Any], flat: dict[str, np.ndarray], seed: int
 ) -> None:
-    """`<g, J v> = <J^T g, v>`, with J v by an extrapolated difference along v, over all parameters together."""
+    """Asserts `<g, J v> = <J^T g, v>`, with J v an extrapolated difference along v, over all parameters together."""
     rng = np.random.default_rng(seed)
     along = {name: rng.normal(size=value.shape) for name, value in flat.items()}
 

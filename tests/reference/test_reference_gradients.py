@@ -1,7 +1,7 @@
 """Gradients of attention and of whole models, every element, against differences of the forward function.
 
-`test_reference_gradient_properties` proves those of every config, along directions; 50 digits those of parts.
-A Richardson-extrapolated central difference of `<cotangent, forward(x)>` in float64: (4 D(h/2) - D(h)) / 3,
+`test_reference_gradient_properties` tests gradients of every config along directions; the 50-digit tests cover the parts.
+The oracle is a Richardson-extrapolated central difference of `<cotangent, forward(x)>` in float64: (4 D(h/2) - D(h)) / 3,
 whose error is of order h^4.
 """
 
@@ -17,10 +17,10 @@ from strategies import tree
 from reference_numpy import parameters, preset, sites, transformer
 from reference_numpy.values import Text
 
-RELATIVE = 1e-7  # of the largest element of a gradient
-STEP = 2e-4  # its fourth power is less than a rounding, and so small a step seldom meets the corner of a ReLU
+RELATIVE = 1e-7  # relative to the largest element of a gradient
+STEP = 2e-4  # its fourth power is below rounding, and such small steps rarely cross the corner of a ReLU
 EPS = float(np.finfo(np.float64).eps)
-ROUNDINGS = 64  # of each term of the scalar that is differentiated; the difference divides them by the step
+ROUNDINGS = 64  # roundings per term of the differentiated scalar; the difference divides them by the step
 CONFIG = preset("tiny", source_vocabulary=5, target_vocabulary=5, model_width=4, heads=2, key_value_heads=1, key_size=1, value_size=2,
                 feed_forward_width=3, encoder_layers=1, decoder_layers=1, attention_bias=True, output_bias=True, epsilon=1e-3,
                 dropout_rate=0.3, attention_dropout_rate=0.2, hidden_dropout_rate=0.4)  # fmt: skip
@@ -28,7 +28,7 @@ BATCH, TARGET, SOURCE = 2, 3, 4
 
 
 def differences(scalar: Callable[[], float], array: np.ndarray) -> np.ndarray:
-    """The derivative of scalar() with respect to every element of an array that it reads."""
+    """Returns the derivative of scalar() with respect to every element of an array that it reads."""
     result = np.zeros(array.shape)
     for index in np.ndindex(array.shape):
         kept, quotients = array[index], []

@@ -1,8 +1,8 @@
 """Every forward component in float64 against its formula in 50 digits, written with scalar loops over nested lists.
 
-The bound is derived. A backward stable computation returns the exact result of inputs that are off by a few roundings, so its error is
-at most a few roundings times the condition: how far the exact result moves, per relative change of the numbers it starts from. The
-condition is measured in 50 digits, by moving every input and parameter by 1e-25 of itself, up or down at random.
+The bound is derived. A backward stable computation returns the exact result for inputs that are off by a few roundings, so its error is
+at most a few roundings times the condition: how far the exact result moves per relative change of its inputs. The
+condition is measured in 50 digits, by moving every input and parameter randomly up or down by 1e-25 of itself.
 """
 
 from collections.abc import Callable
@@ -31,8 +31,8 @@ from reference_numpy.softmax import softmax
 from reference_numpy.values import Heads
 
 EPS = float(np.finfo(np.float64).eps)
-# Sums here have at most 7 terms, so at most 7 roundings in series; as roundings are of random sign, about sqrt(7) of them remain, and the
-# random moves measure the condition to within such a factor too. Several components measure between a half and one.
+# Sums here have at most 7 terms, so at most 7 roundings in series; as their signs are random, about sqrt(7) of them remain, and the
+# random moves measure the condition to within a similar factor. Several components measure between 0.5 and 1.
 ROUNDINGS = 4
 SMALL = preset("tiny", source_vocabulary=6, target_vocabulary=6, model_width=4, heads=4, key_value_heads=2, key_size=3, value_size=2,
                feed_forward_width=7, encoder_layers=1, decoder_layers=1, attention_bias=True, output_bias=True)  # fmt: skip
@@ -57,7 +57,7 @@ def naive_softmax(row: Rows, seen: Rows) -> Rows:
 
 
 def naive_attention(query: Rows, key: Rows, value: Rows, seen: Rows, bias: Rows | None = None) -> tuple[Rows, Rows]:
-    """One sequence and one head: rows `t k`, `s k`, `s e`, and the mask and bias `t s`; returns the output and the weights."""
+    """Computes one sequence and one head: rows `t k`, `s k`, `s e`, and the mask and bias `t s`; returns the output and the weights."""
     output, weights = [], []
     for t, q in enumerate(query):
         scores = [
@@ -69,7 +69,7 @@ def naive_attention(query: Rows, key: Rows, value: Rows, seen: Rows, bias: Rows 
 
 
 def heads_of(part: Rows, x: Rows) -> Rows:
-    """The projections of rows x, one list of rows per head."""
+    """Returns the projections of rows x, one list of rows per head."""
     kernel, bias = part["kernel"], part["bias"]
     return [matrix(x, [rows[h] for rows in kernel], bias[h]) for h in range(len(kernel[0]))]
 
@@ -117,7 +117,7 @@ def naive_residual(part: Rows, name: str, config: TransformerConfig, x: Rows, su
 
 
 def naive_layer(part: Rows, config: TransformerConfig, x: Rows, seen: Rows, memory: Rows = None, cross_seen: Rows = None) -> Rows:
-    """An encoder layer, or with a memory a decoder layer whose mask `seen` is causal already."""
+    """Computes an encoder layer, or with a memory a decoder layer whose mask `seen` is already causal."""
     x = naive_residual(part, "self_attention", config, x, lambda y: naive_multi_head(part["self_attention"], y, y, seen))
     if memory is not None:
         x = naive_residual(part, "cross_attention", config, x, lambda y: naive_multi_head(part["cross_attention"], y, memory, cross_seen))
@@ -136,7 +136,7 @@ def naive_embed(table: Rows, ids: list[int]) -> Rows:
 
 
 def naive_transformer(part: Rows, config: TransformerConfig, source: list[int], target: list[int]) -> Rows:
-    """One source and one target of one layer each, without padding; final norms, tied logits."""
+    """Computes one source and one target of one layer each, without padding; final norms, tied logits."""
     seen = [[True] * len(source)] * len(source)
     memory = naive_layer(part["encoder"]["layers"]["0"], config, naive_embed(part["source_embedding"]["table"], source), seen)
     memory = naive_norm(part["encoder"]["final_norm"], memory, config.epsilon)
@@ -148,7 +148,7 @@ def naive_transformer(part: Rows, config: TransformerConfig, source: list[int], 
 
 
 def lists(value: Any, rng: np.random.Generator | None = None) -> Any:
-    """Arrays, also within mappings, as nested lists of mpf; with rng, each number moved by 1e-25 of itself, up or down."""
+    """Converts arrays, also in mappings, to nested lists of mpf; with rng, moves each number up or down by 1e-25 of itself."""
     if isinstance(value, dict):
         return {name: lists(part, rng) for name, part in value.items()}
     if isinstance(value, (np.ndarray, list)):
@@ -164,7 +164,7 @@ def flat(rows: Rows) -> list[Any]:
 def prove(actual: np.ndarray, oracle: Callable[..., Rows], *inputs: Any, between: float = 0.0) -> None:
     """Asserts that the reference's result differs from oracle(*inputs) by at most the bound of the module's docstring.
 
-    between: the largest number that is rounded on the way, where it is not of the size of the result and no input moves it.
+    between: the largest intermediate number that is rounded, if it exceeds the result's size and no input moves it.
     """
     expected = flat(oracle(*(lists(value) for value in inputs)))
     condition = 0.0
@@ -202,7 +202,7 @@ def test_positional_encoding(width: int) -> None:
     actual = positional_encoding.positional_encoding(np.array([positions]), width)[0]
     for row, p in zip(actual, positions, strict=True):
         for j, (number, exact) in enumerate(zip(row, naive_position(p, width), strict=True)):
-            # the exponent's rounding, times ln 10000 < 9.3, and two more roundings move the angle by less than 11 relative roundings
+            # rounding of the exponent times ln 10000 < 9.3, plus two more roundings, moves the angle by less than 11 relative roundings
             angle = p / 10000 ** (2 * (j // 2) / width)
             assert abs(mpf(float(number)) - exact) <= EPS * (1 + 11 * angle), (p, j)
 
@@ -238,7 +238,7 @@ def test_activation(name: str) -> None:
     x = np.concatenate([np.linspace(-6, 6, 49), [-40.0, -1e-9, 1e-9, 40.0, 1e30, -1e30]])
     actual = feed_forward.activation(x, name)
     for a, number in zip(actual, x, strict=True):
-        # 1 + gate is rounded at 1, so the error is relative to x and not to the small result of a negative x
+        # 1 + gate is rounded at 1, so the error is relative to x rather than to the small result of a negative x
         assert abs(mpf(float(a)) - naive_activation(mpf(float(number)), name)) <= 4 * EPS * abs(number), number
 
 

@@ -1,4 +1,4 @@
-"""What holds for every valid configuration and input, on the reference, with random ones."""
+"""Properties of the reference for every valid configuration and input, tested with random ones."""
 
 from typing import Any
 
@@ -14,13 +14,13 @@ from reference_numpy.scores import Scores
 from reference_numpy.values import Heads, Memory, Text
 
 seeded = settings(max_examples=40, deadline=None, derandomize=True)
-# Sums of another length or batch may add up in another order; the norm of an almost constant row enlarges that by up to 1/sqrt(epsilon).
+# Sums of another length or batch may add up in another order; the norm of a nearly constant row amplifies that by up to 1/sqrt(epsilon).
 SAME: dict[str, Any] = {"rtol": 1e-9, "atol": 1e-9}
 BATCH, TARGET, SOURCE = 4, 4, 5
 
 
 def ragged(rng: np.random.Generator, length: int) -> np.ndarray:
-    """Real tokens True: each row padded on one side, by its own number of tokens, with at least one real token."""
+    """Draws a mask, True at real tokens: each row is padded on one side by its own number of tokens and keeps at least one real token."""
     real = np.zeros((BATCH, length), bool)
     for row, left in zip(real, rng.random(BATCH) < 0.5, strict=True):
         start = int(rng.integers(0, length))
@@ -29,7 +29,7 @@ def ragged(rng: np.random.Generator, length: int) -> np.ndarray:
 
 
 def draw_batch(config: TransformerConfig, rng: np.random.Generator) -> dict[str, Any]:
-    """The inputs of the whole model, ragged on both sides."""
+    """Draws the inputs of the whole model, ragged on both sides."""
     return {
         "source": draw_tokens(rng, config.source_vocabulary, (BATCH, SOURCE), config.padding_id),
         "target": draw_tokens(rng, config.target_vocabulary, (BATCH, TARGET), config.padding_id),
@@ -164,7 +164,7 @@ def test_shared_key_heads_equal_repeated_ones(config: TransformerConfig, seed: i
     repeated = attention.scaled_dot_product_attention(Heads(query, key[:, :, heads], value[:, :, heads]), scores=scores)
     assert_allclose(repeated, shared, **SAME)
     part, x = draw_parameters(config, seed, "multi_head_attention"), rng.normal(size=(BATCH, TARGET, config.model_width))
-    # the heads' axis stands before the last one of a kernel and of a bias alike
+    # the axis of heads precedes the last axis of kernels and biases alike
     full = {name: value[..., heads, :] if name.startswith(("key.", "value.")) else value for name, value in part.items()}
     expected = flat.multi_head_attention(parameters.nest(part), x, x)
     assert_allclose(flat.multi_head_attention(parameters.nest(full), x, x), expected, **SAME)

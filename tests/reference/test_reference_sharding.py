@@ -1,4 +1,4 @@
-"""The declaration of meshes: what is split over what, by hand and by its invariants."""
+"""The declaration of meshes: the axis that splits each parameter, from a written table and by invariants."""
 
 import math
 from typing import Any

@@ -1,4 +1,4 @@
-"""Encoder-only and decoder-only models: their sizes, what holds for every configuration of them, their gradients, and what they refuse."""
+"""Encoder-only and decoder-only models: sizes, properties of every configuration, gradients, and rejected input."""
 
 import dataclasses
 import functools
@@ -45,7 +45,7 @@ steps = st.lists(st.integers(1, 3), min_size=1, max_size=4)
 
 
 def read(config: TransformerConfig, rng: np.random.Generator) -> dict[str, Any]:
-    """A source with a mask of any form in which no row is empty, and segments where the config has them."""
+    """Draws a source with any mask that leaves no row empty, and segments if the config has them."""
     mask = rng.random((ROWS, LENGTH)) < 0.7
     mask[:, 2] = True
     given = {"source": draw_tokens(rng, config.source_vocabulary, (ROWS, LENGTH)), "source_mask_bs": mask}
@@ -68,7 +68,7 @@ def test_the_gradient_of_an_encoder_is_the_derivative(component: str, config: Tr
 @seeded
 @given(st.one_of(configs(model_width=6), decoders), seeds, steps)
 def test_steps_give_what_a_decoder_gives_at_once(config: TransformerConfig, seed: int, splits: Any) -> None:
-    """But where frequencies depend on the length that has been read (ROTARY)."""
+    """Except if frequencies depend on the length read so far (ROTARY)."""
     assume({"dynamic", "longrope"}.isdisjoint({config.rotary_scaling.kind, config.local_rotary_scaling.kind}))
     rng, part = np.random.default_rng(seed), tree(config, seed)
     target = draw_tokens(rng, config.target_vocabulary, (ROWS, sum(splits)), config.padding_id)
@@ -92,10 +92,10 @@ def test_padding_on_the_left_moves_a_prompt_only_where_positions_count_from_the_
     expected = transformer.decode(part, config, target)
     assert_allclose(transformer.decode(part, first, Text(padded, mask))[:, more:], expected, **SAME)
     shifted = transformer.decode(part, row, Text(padded, mask))[:, more:]
-    if config.positions not in ("sinusoidal", "learned"):  # others are relative, or there are none
+    if config.positions not in ("sinusoidal", "learned"):  # other positions are relative or absent
         return
     moved = np.abs(shifted - expected).max() > 1e-6
-    assert moved or np.abs(expected - expected[:1, :1]).max() < 1e-6  # unless nothing that is read shows
+    assert moved or np.abs(expected - expected[:1, :1]).max() < 1e-6  # unless nothing that is read affects it
 
 
 @seeded
@@ -106,7 +106,7 @@ def test_states_end_in_what_the_encoder_returns(config: TransformerConfig, seed:
     assert found["hidden_lbtd"].shape[0] == config.encoder_layers + 1
     assert_allclose(found["hidden_lbtd"][-1], flat.encode(part, config, **inputs), **SAME)
     sums_lbht = found["self_attention_lbhts"].sum(axis=-1)
-    assert_allclose(sums_lbht[sums_lbht != 0], 1, rtol=1e-12)  # a window of padding has none
+    assert_allclose(sums_lbht[sums_lbht != 0], 1, rtol=1e-12)  # a window of padding has no weights
     assert (sums_lbht[..., 0, 0] != 0).any()
     assert not found["self_attention_lbhts"][..., ~inputs["source_mask_bs"][0]][:, 0].any()
 

@@ -1,4 +1,4 @@
-"""Attention, losses, norms and updates of the reference equal the frameworks' stock functions in float64, torch's with gradients."""
+"""Attention, losses, norms and updates of the reference equal the frameworks' stock functions in float64; torch's with gradients."""
 
 from typing import Any
 

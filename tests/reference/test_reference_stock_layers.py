@@ -1,4 +1,4 @@
-"""The reference and its gradients equal the frameworks' own stock layers in float64; weights and masks are carried over by hand, one
+"""The reference and its gradients equal the frameworks' stock layers in float64; weights and masks are converted explicitly, one
 convention at a time."""
 
 from collections.abc import Mapping
@@ -24,14 +24,14 @@ def vectors(length: int, seed: int, width: int = 12) -> np.ndarray:
 
 
 def token_mask(length: int, seed: int) -> np.ndarray:
-    """Real tokens True; the first of each row always is, so that no query is left without a key (the stock layers return NaN there)."""
+    """Draws a mask, True at real tokens; the first of each row always is, since the stock layers return NaN for a query without keys."""
     real = np.random.default_rng(seed).random((BATCH, length)) < 0.6
     real[:, 0] = True
     return real
 
 
 def pair_mask(*shape: int, seed: int = 0) -> np.ndarray:
-    """True = may attend, with at least the first key for every query."""
+    """Draws a mask, True where a query may attend, with at least the first key for every query."""
     mask = np.random.default_rng(seed).random(shape) < 0.6
     mask[..., 0] = True
     return mask
@@ -42,7 +42,7 @@ def torch_norm(part: dict[str, np.ndarray], name: str) -> dict[str, np.ndarray]:
 
 
 def torch_attention(part: dict[str, Any], name: str) -> dict[str, np.ndarray]:
-    """`d h k` becomes `(h k) d`, and the three projections are one matrix; the output `h e d` becomes `d (h e)`."""
+    """`d h k` becomes `(h k) d`, and the three projections become one matrix; the output `h e d` becomes `d (h e)`."""
     sides, output = [part[side] for side in ("query", "key", "value")], part["output"]
     kernels = [side["kernel"].reshape(len(side["kernel"]), -1) for side in sides]
     return {
@@ -84,7 +84,7 @@ def test_torch_causal_lower_right_bias(lengths: tuple[int, int]) -> None:
 @pytest.mark.parametrize("placement", ["post", "pre"])
 @pytest.mark.parametrize("activation", ["relu", "gelu_erf"])
 def test_torch_transformer(placement: str, activation: str) -> None:
-    """nn.Transformer maps vectors to vectors and always ends both stacks in a norm."""
+    """nn.Transformer maps vectors to vectors and always ends both stacks with a norm."""
     torch = pytest.importorskip("torch")
     config = CONFIG.replace(norm_placement=placement, activation=activation)
     part, source, target, g = tree(config, 23), vectors(SOURCE, 24), vectors(TARGET, 25), vectors(TARGET, 18)
@@ -119,7 +119,7 @@ def test_torch_transformer(placement: str, activation: str) -> None:
     assert_allclose(output, expected.detach(), **EXACT)
     second = stacks.decoder_vjp(part["decoder"], config, target, memory, self_mask, cotangent=g)
     first = stacks.encoder_vjp(part["encoder"], config, source, cross_mask, cotangent=second["memory_bsd"])
-    # relayouts are linear, so they carry gradients as they carry weights
+    # relayouts are linear, so they convert gradients like weights
     gradients = state({"encoder": first["parameters"], "decoder": second["parameters"]})
     learnt = dict(module.named_parameters())
     assert learnt.keys() == gradients.keys()
@@ -173,7 +173,7 @@ def test_flax_multi_head_attention(groups: int, use_bias: bool) -> None:
     mask = pair_mask(BATCH, 1, TARGET, SOURCE, seed=40)
     with jax.enable_x64(True):
         float64 = {"dtype": jax.numpy.float64, "param_dtype": jax.numpy.float64}
-        # with a dropout rate of 0 Flax calls jax.nn.dot_product_attention, which holds logits in float32 whatever the dtype
+        # with a dropout rate of 0 Flax calls jax.nn.dot_product_attention, which keeps logits in float32 in every dtype
         options = {"num_kv_heads": groups, "use_bias": use_bias, "dropout_rate": 0.1, "decode": False}
         module = nnx.MultiHeadAttention(3, 12, **options, rngs=nnx.Rngs(0), **float64)
         for side, name in (("query", "query"), ("key", "key"), ("value", "value"), ("output", "out")):

@@ -1,4 +1,4 @@
-"""The reference's Trainer: what a step does, resuming, microbatches, keep masks, padding; and the dropout sites."""
+"""The reference's Trainer: steps, resuming, microbatches, keep masks, padding; and the dropout sites."""
 
 import math
 from typing import Any
@@ -17,7 +17,7 @@ from reference_numpy.training import Trainer
 
 CONFIG = preset("tiny", source_vocabulary=9, target_vocabulary=9, model_width=8, heads=2, key_value_heads=2, key_size=4, value_size=4,
                 feed_forward_width=16, encoder_layers=1, decoder_layers=1, attention_dropout_rate=0.1)  # fmt: skip
-# A large epsilon, so that a gradient of 0 and one that is a rounding make the same step.
+# A large epsilon, so that a zero gradient and its rounding error make the same step.
 RECIPE = PAPER.replace(warmup=5, epsilon=1e-3, weight_decay=0.01)
 SAME: dict[str, Any] = {"rtol": 1e-9, "atol": 1e-12}
 State = dict[str, np.ndarray]
@@ -51,7 +51,7 @@ def parts(state: State, kind: str) -> State:
 
 
 def by_hand(p: State, steps: int, recipe: Recipe) -> tuple[State, list[float]]:
-    """The parameters and losses of so many steps on batches 0, 1, ..., with the formulas written out."""
+    """Returns the parameters and losses after these steps on batches 0, 1, ..., with the formulas written out."""
     m, v = ({name: np.zeros_like(value) for name, value in p.items()} for _ in range(2))
     losses = []
     for n in range(1, steps + 1):
@@ -120,7 +120,7 @@ def test_the_searches_are_those_of_the_model_as_it_is_and_masks_of_the_seed_and_
 
 @pytest.mark.parametrize("microbatches", [2, 4])
 def test_microbatches_make_the_step_of_the_batch(microbatches: int) -> None:
-    """Masks and rows are split alike; each part is divided by the labels of all, of which the parts hold different numbers."""
+    """Masks and rows are split alike; each part is divided by the number of labels of the whole batch, which differs between parts."""
     recipe = RECIPE.replace(clip_norm=0.5)
     whole, split = trainer(recipe), trainer(recipe.replace(microbatches=microbatches))
     for n in range(3):
@@ -131,7 +131,7 @@ def test_microbatches_make_the_step_of_the_batch(microbatches: int) -> None:
 
 @pytest.mark.parametrize("microbatches", [1, 2])
 def test_a_batch_whose_labels_are_all_padding(microbatches: int) -> None:
-    """Nothing to learn: the loss and the gradients are 0; a first step only decays the weights."""
+    """The loss and the gradients are 0; a first step only decays the weights."""
     run, (source, target) = trainer(RECIPE.replace(microbatches=microbatches)), batch()
     before, target[:, 1:] = parts(run.state(), "parameters"), 0
     assert run.loss(source, target) == (0.0, 0)
@@ -238,6 +238,6 @@ def test_a_rate_keeps_its_share_at_its_own_sites_alone(field: str, ends: tuple[s
     assert masks
     assert all(site.endswith(ends) for site in masks)
     for site, mask in masks.items():
-        # a share of n draws has the deviation sqrt(0.3 * 0.7 / n); five of them are met by chance once in two million
+        # the share of n draws has standard deviation sqrt(0.3 * 0.7 / n); five of them are exceeded by chance once in two million
         assert abs(mask.mean() - 0.7) < 5 * math.sqrt(0.21 / mask.size), site
     assert len({mask.tobytes() for mask in masks.values()}) == len(masks)

@@ -1,4 +1,4 @@
-"""Loss, schedule, clipping and Adam in numbers that can be worked by hand; the recipe."""
+"""Loss, schedule, clipping and Adam with numbers that can be checked manually; the recipe."""
 
 import dataclasses
 import json

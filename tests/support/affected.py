@@ -1,4 +1,4 @@
-"""The tests that the changes of the last day can affect: those nearest to a change come first."""
+"""Selects the tests that the changes of the last day can affect, nearest to a change first."""
 
 import subprocess
 import zlib
@@ -13,8 +13,8 @@ __all__ = ["AFFECTS", "affected", "changed", "row"]
 
 _PORTS = "backends judge training artefacts inference diagnosis comparison checkpoints guide proposals commands benchmarks house"
 _EVERY = " ".join(FOLDERS)
-# source -> the folders of tests that its changes can affect, the nearest first. The longest source that a path begins with counts.
-# tests/house/test_affected.py compares this with the imports; what runs in other processes or is found by name is added by hand.
+# source -> the test folders that its changes can affect, nearest first. The longest source that is a prefix of a path counts.
+# tests/house/test_affected.py compares this with the imports. Code that runs in other processes or is found by name is listed manually.
 AFFECTS = {
     "bench": "benchmarks commands judge backends house",
     "reference_numpy": "reference backends judge diagnosis impl_torch impl_tf impl_jax training inference checkpoints artefacts "
@@ -58,7 +58,7 @@ AFFECTS = {
 
 
 def row(path: str) -> tuple[str, ...]:
-    """The folders of tests that a change of the file can affect, the nearest first."""
+    """Returns the test folders that a change of the file can affect, nearest first."""
     parts = path.split("/")
     for end in range(len(parts), 0, -1):
         if source := AFFECTS.get("/".join(parts[:end])):
@@ -69,7 +69,7 @@ def row(path: str) -> tuple[str, ...]:
 
 
 def changed(root: Path) -> tuple[str, set[str]]:
-    """The day of the last commit, and the files that commits of the day before it changed; without a history every source."""
+    """Returns the day of the last commit and the files changed in the day before it; every source if there is no history."""
 
     def git(*arguments: str) -> str:
         return subprocess.run(["git", *arguments], cwd=root, capture_output=True, text=True, check=True).stdout.strip()
@@ -83,7 +83,7 @@ def changed(root: Path) -> tuple[str, set[str]]:
 
 
 def affected(items: list[pytest.Item], day: str, files: Collection[str]) -> list[pytest.Item]:
-    """The tests that changes of the files can affect. Equally near files of tests have another order every day."""
+    """Returns the tests that changes of the files can affect. Test files that are equally near are shuffled every day."""
     ranks: dict[str, int] = {}
     for path in files:
         for rank, folder in enumerate(row(path)):

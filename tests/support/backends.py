@@ -1,4 +1,4 @@
-"""The three ports behind one face, and all four implementations behind another, for tests that say the same of each."""
+"""One interface to the three ports, and one to all four implementations, for tests that check the same of each."""
 
 import contextlib
 import functools
@@ -22,14 +22,14 @@ _NEEDS = {"torch": "torch", "tf": "tensorflow", "jax": "jax"}
 
 
 def of_four(names: Iterable[str]) -> list[Any]:
-    """Pairs of an implementation and a name: each name with the reference, with a port, and with the others as conformance."""
+    """Returns (implementation, name) pairs: each name with the reference and one port; the other ports are of kind conformance."""
     pairs = [(who, name, (place + number) % 3) for place, name in enumerate(names) for number, who in enumerate(PORTS)]
     ports = [pytest.param(who, name, marks=pytest.mark.conformance if turn else ()) for who, name, turn in pairs]
     return [("numpy", name) for name in names] + ports
 
 
 class Backend:
-    """A port: builds its modules, loads and exports parameters, calls on NumPy arrays."""
+    """A port: builds its modules, loads and exports parameters, and calls them on NumPy arrays."""
 
     def __init__(self, name: str) -> None:
         self.framework: Any = pytest.importorskip(_NEEDS[name], reason=f"{_NEEDS[name]} is not installed")
@@ -38,11 +38,11 @@ class Backend:
         self.adapter = importlib.import_module(f"rosettaformer.judge.ports.adapters.{name}").Adapter(self.port)
 
     def part(self, name: str) -> ModuleType:
-        """A module of the port."""
+        """Returns a module of the port."""
         return importlib.import_module(f"impl_{self.name}.{name}")
 
     def dtype(self, name: str) -> Any:
-        """The framework's dtype of that name."""
+        """Returns the framework's dtype of that name."""
         if self.name == "torch":
             return getattr(self.framework, name)
         if self.name == "tf":
@@ -50,15 +50,15 @@ class Backend:
         return np.dtype(getattr(ml_dtypes, name, name))
 
     def wide(self) -> Any:
-        """Where float64 and int64 exist: in JAX only on request."""
+        """Enables float64 and int64, which JAX has only on request."""
         return self.framework.enable_x64(True) if self.name == "jax" else contextlib.nullcontext()
 
     def build(self, component: str, config: TransformerConfig, dtype: str = "float32") -> Any:
-        """A module in evaluation mode; in JAX float64 needs enable_x64 around it."""
+        """Builds a module in evaluation mode; float64 in JAX needs `enable_x64` around the call."""
         module = self.port.components[component](config, self.dtype(dtype))
-        if isinstance(module, functools.partial) and module.args:  # what translates a case's inputs for it
+        if isinstance(module, functools.partial) and module.args:  # translates the inputs of a case
             module = module.args[0]
-        if component == "transformer" and self.name == "jax":  # the port's own takes what a case may ask, too
+        if component == "transformer" and self.name == "jax":  # the port's own adapter accepts everything a case may pass
             module = self.port.blank(self.part("transformer").Transformer, config, self.dtype(dtype))
         if self.name == "torch" and hasattr(module, "to"):
             module = module.to(self.dtype(dtype)).eval()
@@ -67,14 +67,14 @@ class Backend:
         return module
 
     def texts(self, **inputs: Any) -> dict[str, Any]:
-        """The arguments of a model: masks and segments go with their side."""
+        """Returns the arguments of a model; masks and segments are passed only for the sides it has."""
         rest = {"source": ("source_mask_bs", "segment_bs"), "target": ("target_mask_bt",)}
         of_sides = {side: [inputs.pop(name, None) for name in names] for side, names in rest.items()}
         sides = {side: inputs[side] for side in rest if inputs.get(side) is not None}
         return inputs | {side: self.part("values").Text(ids, *of_sides[side]) for side, ids in sides.items()}
 
     def loaded(self, config: TransformerConfig, arrays: dict[str, np.ndarray]) -> Any:
-        """A whole model with these parameters, in their dtype."""
+        """Returns a whole model with these parameters, in their dtype."""
         model = self.build("transformer", config, str(next(iter(arrays.values())).dtype))
         self.weights.load(model, arrays, config)
         return model
@@ -83,7 +83,7 @@ class Backend:
         return {name: self.weights.to_numpy(value) for name, value in found.items()}
 
     def gradients(self, function: Callable[..., Any], *arrays: np.ndarray) -> tuple[np.ndarray, list[np.ndarray]]:
-        """What the function gives, and the gradients of its sum of squares with respect to its arguments."""
+        """Returns the function's output and the gradients of its sum of squares with respect to the arguments."""
         given = [self.weights.from_numpy(array) for array in arrays]
         if self.name == "torch":
             output = function(*(tensor.requires_grad_() for tensor in given))
@@ -106,7 +106,7 @@ class Backend:
     def parameter_gradients(
         self, model: Any, config: TransformerConfig, function: Callable[[Any], Any]
     ) -> tuple[float, dict[str, np.ndarray]]:
-        """The number that the function gives of the model, and its gradients by canonical name; in JAX of one program."""
+        """Returns the scalar function of the model and its gradients by canonical name; JAX compiles one program for both."""
         held = self.loaded(config, self.weights.export(model, config))
         if self.name == "torch":
             value = function(model)
@@ -130,13 +130,13 @@ class Backend:
 
 
 def random_parameters(config: TransformerConfig, dtype: str = "float64", seed: int = 3) -> dict[str, np.ndarray]:
-    """Larger than at the beginning of training, so that what is read decides what follows."""
+    """Draws parameters larger than at initialization, so that the output depends visibly on what is attended to."""
     rng, kind = np.random.default_rng(seed), np.dtype(getattr(ml_dtypes, dtype, dtype))
     return {name: (0.6 * rng.standard_normal(shape)).astype(kind) for name, shape in parameters.shapes(config).items()}
 
 
 def answerer(name: str) -> Callable[[Case], dict[str, Any]]:
-    """What gives the answers to a case by name: the reference, `numpy`, or a port, whose modules are built once for each config."""
+    """Returns a function that computes a case: with the reference for `numpy`, else with a port that builds its modules once per config."""
     if name == "numpy":
         return components.answer
     backend = Backend(name)

@@ -1,4 +1,4 @@
-"""A real browser without a network, in which a page is opened and watched."""
+"""A real browser without network access, for opening and watching pages."""
 
 import contextlib
 import importlib.util
@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-MISSING = "needs a browser"  # the beginning of the reason for which tests of pages are skipped
+MISSING = "needs a browser"  # prefix of the skip reason of tests that open pages
 INSTALL = "apt-get install chromium chromium-driver"
 
 
@@ -25,7 +25,7 @@ def absent(reason: str) -> None:
 
 @contextlib.contextmanager
 def offline() -> Iterator[Any]:
-    """A headless Chromium; the test is skipped where there is none."""
+    """Yields a headless Chromium without network access; skips the test if there is none."""
     chromium, chromedriver = shutil.which("chromium"), shutil.which("chromedriver")
     if not (chromium and chromedriver):
         absent(f"{MISSING}: {INSTALL}")
@@ -33,7 +33,7 @@ def offline() -> Iterator[Any]:
     from selenium.webdriver.remote.command import Command
 
     class Settling(webdriver.Chrome):
-        """Chrome whose inputs return once the page has reacted: some events, hashchange and close among them, come after the input."""
+        """Chrome whose inputs return only when the page has reacted: events such as hashchange and close fire after the input."""
 
         def execute(self, driver_command: str, params: dict[str, Any] | None = None) -> dict[str, Any]:
             answer = super().execute(driver_command, params)
@@ -48,7 +48,7 @@ def offline() -> Iterator[Any]:
     options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
     driver = Settling(options=options, service=webdriver.ChromeService(chromedriver))
     driver.implicitly_wait(3)
-    driver.set_script_timeout(120)  # axe-core on the largest page, on a machine that is busy
+    driver.set_script_timeout(120)  # seconds for axe-core on the largest page on a busy machine
     driver.execute_cdp_cmd("Network.enable", {})
     nothing = {"offline": True, "latency": 0, "downloadThroughput": 0, "uploadThroughput": 0}
     driver.execute_cdp_cmd("Network.emulateNetworkConditions", nothing)
@@ -60,7 +60,7 @@ def offline() -> Iterator[Any]:
 
 @contextlib.contextmanager
 def opened(driver: Any, page: str, folder: Path) -> Iterator[Any]:
-    """The opened page; afterwards nothing may have been requested and nothing may stand in the console."""
+    """Opens a page; checks on leaving that it requested nothing and logged nothing to the console."""
     file = folder / "page.html"
     file.write_text(page, encoding="utf-8")
     with visited(driver, file):
@@ -69,12 +69,12 @@ def opened(driver: Any, page: str, folder: Path) -> Iterator[Any]:
 
 @contextlib.contextmanager
 def visited(driver: Any, file: Path) -> Iterator[Any]:
-    """The opened file; afterwards nothing but files may have been requested and nothing may stand in the console."""
+    """Opens a file; checks on leaving that it requested only files and logged nothing to the console."""
     for log in ("browser", "performance"):
         driver.get_log(log)
     driver.get("about:blank")
     driver.get(file.as_uri())
-    while driver.execute_script("return document.readyState") != "complete":  # on a busy machine a long page is still read
+    while driver.execute_script("return document.readyState") != "complete":  # a busy machine may still be reading a long page
         pass
     yield driver
     assert driver.get_log("browser") == []
@@ -85,7 +85,7 @@ def visited(driver: Any, file: Path) -> Iterator[Any]:
 
 
 def violations(driver: Any) -> list[str]:
-    """What axe-core has to say against the page that is open: a rule and the first node that breaks it."""
+    """Returns the axe-core violations of the open page: each rule with the first node that breaks it."""
     spec = importlib.util.find_spec("axe_playwright_python")
     if spec is None or spec.origin is None:
         absent("needs axe-core: pip install --no-deps axe-playwright-python")
@@ -95,26 +95,26 @@ def violations(driver: Any) -> list[str]:
 
 
 def names_nothing_outside(page: str) -> bool:
-    """Whether one file is the whole page."""
+    """Whether the page is a single self-contained file."""
     sources = re.findall(r"""(?:src|href)\s*=\s*["']([^"'#]+)""", page)
     loads = re.search(r"@import|url\(|fetch\(|XMLHttpRequest|<link rel=.stylesheet", page)
     return sources == ["data:,"] and not loads and "default-src 'none'" in page
 
 
 def brightness(driver: Any, selector: str, field: str) -> float:
-    """The mean of red, green and blue of a colour that a node has."""
+    """Returns the mean of red, green and blue of a node's colour property."""
     colour = driver.find_element("css selector", selector).value_of_css_property(field)
     return sum(map(float, re.findall(r"[\d.]+", colour)[:3])) / 3
 
 
 def prefer(driver: Any, scheme: str) -> None:
-    """The system's colour scheme: light or dark."""
+    """Sets the system's colour scheme to light or dark."""
     driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [{"name": "prefers-color-scheme", "value": scheme}]})
 
 
 @contextlib.contextmanager
 def wide(driver: Any, width: int) -> Iterator[None]:
-    """A window of that width."""
+    """Sets the width of the window."""
     driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": False})
     try:
         yield

@@ -1,4 +1,4 @@
-"""Canaries: one for each private name of a framework that a port uses (`PRIVATE` in its `framework.py`)."""
+"""Canary tests: one for each private framework name that a port uses (`PRIVATE` in its `framework.py`)."""
 
 import importlib
 import pkgutil
@@ -11,11 +11,11 @@ import pytest
 
 __all__ = ["overridden", "resolved", "sing"]
 
-PACKAGES = {"tf": "tensorflow"}  # by the name that a port's code gives them
+PACKAGES = {"tf": "tensorflow"}  # name in the ports -> package
 
 
 def resolved(name: str) -> Any:
-    """The object of a dotted name."""
+    """Returns the object with a dotted name."""
     first, *rest = name.split(".")
     found: Any = importlib.import_module(PACKAGES.get(first, first))
     for part in rest:
@@ -26,7 +26,7 @@ def resolved(name: str) -> Any:
 
 
 def sing(name: str, private: Mapping[str, str], check: Callable[[], None]) -> None:
-    """Runs the check of a name. Fails with the package, its release, the name, and what is lost without it."""
+    """Runs the canary of a name. Its failure names the package, its release, the private name, and the feature lost without it."""
     package = PACKAGES.get(name.partition(".")[0], name.partition(".")[0])
     try:
         check()
@@ -35,7 +35,7 @@ def sing(name: str, private: Mapping[str, str], check: Callable[[], None]) -> No
 
 
 def overridden(port: ModuleType) -> Iterator[tuple[str, str]]:
-    """(module, class and name) of every private name of another package's class that a class of the port defines, too."""
+    """Yields (module, class, name) for each private name of a foreign base class that a class of the port overrides."""
     for found in pkgutil.walk_packages(port.__path__, f"{port.__name__}."):
         module = importlib.import_module(found.name)
         for kind in vars(module).values():

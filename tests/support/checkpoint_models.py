@@ -1,4 +1,4 @@
-"""Small models with visible weights, canonical files that claim what a test wants, and torch modules, for the checkpoint tests."""
+"""Helpers of the checkpoint tests: small models with visible weights, canonical files with arbitrary claims, and torch modules."""
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -30,7 +30,7 @@ QUERY = "encoder.layers.1.self_attention.query.kernel"
 
 
 def random_parameters(config: TransformerConfig, dtype: str = "float32", seed: int = 0) -> dict[str, np.ndarray]:
-    """Every parameter random and of visible size, so that no two can be confused."""
+    """Draws every parameter at random and of visible size, so that no two can be confused."""
     rng = np.random.default_rng(seed)
     return {name: rng.normal(size=shape).astype(getattr(ml_dtypes, dtype, dtype)) for name, shape in parameters.shapes(config).items()}
 
@@ -43,13 +43,13 @@ def assert_same_bits(left: Mapping[str, np.ndarray], right: Mapping[str, np.ndar
 
 
 def write_raw(path: Path, tensors: dict[str, np.ndarray], claimed: TransformerConfig = CONFIG, **metadata: str | None) -> Path:
-    """A file that claims to be canonical, whatever it holds."""
+    """Writes a file in the canonical format without checking its contents."""
     fields = canonical.metadata(claimed) | metadata
     container.write(path, tensors, {name: text for name, text in fields.items() if text is not None})
     return path
 
 
-# what is done to the tensors, and what must be said of it
+# the edit of the tensors, and what the message must mention
 DAMAGES: dict[str, tuple[Callable[[dict[str, np.ndarray]], Any], str]] = {
     "missing": (lambda t: t.pop(QUERY), f"missing {QUERY} of shape (12, 3, 4)"),
     "extra": (lambda t: t.update({"decoder.more": np.zeros(3, np.float32)}), "unexpected decoder.more"),
@@ -105,7 +105,7 @@ def torch_model(
     seed: int = 0,
     **options: Any,
 ) -> Any:
-    """A user's model: embeddings, positions as a buffer, nn.Transformer, an output layer; every parameter random and visible."""
+    """A typical user model: embeddings, positions as a buffer, nn.Transformer, an output layer; all parameters random and visible."""
     torch = pytest.importorskip("torch")
     nn = torch.nn
     torch.manual_seed(seed)

@@ -1,4 +1,4 @@
-"""Cases on a port in this process, which loads its framework once for all tests; or in one of its own, as users run them."""
+"""Runs cases on a port: in this process, where its framework is imported once for all tests, or in its own process, as users do."""
 
 import contextlib
 from collections.abc import Sequence
@@ -17,8 +17,8 @@ __all__ = ["conform"]
 
 
 def conform(cases: Sequence[Case], port: str, dtypes: Sequence[str], here: bool = True, **options: Any) -> int:
-    """Asserts that the port passes them all, and returns how many; here: in this process."""
-    Backend(port)  # skips the test where the framework is not installed
+    """Asserts that the port passes all cases in this process, and returns their number."""
+    Backend(port)  # skips the test if the framework is not installed
     with mock.patch.object(session, "open_worker", InProcess) if here else contextlib.nullcontext():
         results = runner.run(cases, [port], dtypes, store=expectations.store(), **options)
     assert [result for result in results if result.status not in ("pass", "empty")] == []

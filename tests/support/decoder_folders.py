@@ -1,4 +1,4 @@
-"""Random models of the decoders since Llama, of the library transformers: saved, and run there in float64."""
+"""Random decoders since Llama from the transformers library: saved, and run there in float64."""
 
 import importlib
 import inspect
@@ -24,17 +24,17 @@ from rosettaformer.files.checkpoints import tables
 from rosettaformer.files.checkpoints.hugging_face import FAMILIES
 from rosettaformer.files.checkpoints.hugging_face.entries import entries_of
 
-# model_type -> what the names of its classes begin with; of Gemma 3 the base class has another name
+# model_type -> prefix of its class names; the base class of Gemma 3 has another name
 KINDS = {
     "llama": "Llama", "mistral": "Mistral", "qwen2": "Qwen2", "qwen3": "Qwen3", "gemma": "Gemma", "gemma2": "Gemma2",
     "gemma3_text": "Gemma3", "phi3": "Phi3", "olmo2": "Olmo2", "smollm3": "SmolLM3",
     "ministral": "Ministral", "olmo3": "Olmo3", "glm": "Glm", "glm4": "Glm4", "stablelm": "StableLm", "starcoder2": "Starcoder2",
     "seed_oss": "SeedOss", "exaone4": "Exaone4", "ernie4_5": "Ernie4_5", "helium": "Helium", "gpt_neo": "GPTNeo", "opt": "OPT",
 }  # fmt: skip
-FIRST = tuple(KINDS)[:5]  # families with several tests that `make test` runs
+FIRST = tuple(KINDS)[:5]  # families with the most tests
 BASES = {family: f"{name}Model" for family, name in KINDS.items()} | {"gemma3_text": "Gemma3TextModel"}
 GEMMAS = {"gemma", "gemma2", "gemma3_text"}
-BY_LAYER_TYPE = ("gemma3_text", "olmo3")  # rope_parameters for each kind of layer
+BY_LAYER_TYPE = ("gemma3_text", "olmo3")  # rope_parameters per layer type
 BIASES = ("attention_bias", "attention_out_bias", "use_qkv_bias", "use_bias", "enable_bias", "mlp_bias")
 REWRITTEN = {
     "in_float64": {r"torch\.float32": "torch.float64", r"\.float\(\)": ".double()", r"dtype=torch\.float\b": "dtype=torch.float64"},
@@ -47,15 +47,15 @@ REWRITTEN = {
 
 
 def in_float64(name: str) -> types.ModuleType:
-    """A module of the library whose source computes in float64 what is written to be computed in float32: root mean squares, the angles of
-    rotary positions, the softmax, the scale of embeddings.
+    """Returns a module of the library whose source computes in float64 where it would compute in float32: root mean squares,
+    rotary angles, the softmax, and the scale of embeddings.
     """
     return _rewritten(name, "in_float64")
 
 
 @cache
 def _rewritten(name: str, way: str) -> types.ModuleType:
-    """A module of the library whose source is changed in one of the ways of `REWRITTEN`."""
+    """Returns a module of the library with its source rewritten in one of the ways of `REWRITTEN`."""
     original = importlib.import_module(f"transformers.{name}")
     source = inspect.getsource(original)
     for pattern, instead in REWRITTEN[way].items():
@@ -69,7 +69,7 @@ def _rewritten(name: str, way: str) -> types.ModuleType:
 
 @contextmanager
 def all_in_float64() -> Iterator[None]:
-    """The library's frequencies of rotary positions in float64, and what it makes of integers."""
+    """Computes the library's rotary frequencies, and the floats it makes of integers, in float64."""
     import torch
     from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
@@ -83,9 +83,9 @@ def all_in_float64() -> Iterator[None]:
 
 
 def loaded(folder: Path, kind: str, attention: str = "eager") -> Any:
-    """The library's model of a folder, in float64 throughout; what it lacks or does not know is an error.
+    """Loads the library's model from a folder, in float64 throughout; missing or unexpected weights are an error.
 
-    attention: "eager" gives maps; of "sdpa" a query that may attend to nothing gives zeros.
+    attention: "eager" returns attention maps; "sdpa" returns zeros for a query that may attend to nothing.
     """
     torch = pytest.importorskip("torch")
     with all_in_float64():
@@ -97,21 +97,21 @@ def loaded(folder: Path, kind: str, attention: str = "eager") -> Any:
 
 
 def rounding_once(folder: Path, kind: str) -> Any:
-    """The library's model of a folder, in bfloat16, which rotates in float32, rounding once (ROTARY), as OLMo 2 does there, and keeps the
-    logits of attention in float32 until their softmax is done (SOFTMAX), as fused kernels do.
+    """Loads the library's model from a folder in bfloat16. It rotates in float32 and rounds once (ROTARY), as OLMo 2 does, and keeps
+    attention logits in float32 until after the softmax (SOFTMAX), as fused kernels do.
     """
     torch = pytest.importorskip("torch")
     return class_of(kind, "rounding_once").from_pretrained(folder, dtype=torch.bfloat16, attn_implementation="eager").eval()
 
 
 def class_of(kind: str, way: str = "in_float64") -> Any:
-    """The class of that name, in float64, or rewritten in another way."""
+    """Returns the class of that name, computing in float64 or rewritten in another way."""
     transformers = pytest.importorskip("transformers")
     return getattr(_rewritten(getattr(transformers, kind).__module__.removeprefix("transformers."), way), kind)
 
 
 def rope(kind: str, rng: np.random.Generator, size: int) -> dict[str, Any]:
-    """rope_parameters of a kind, whose numbers are far from those that change nothing, at 7 positions and this size of a head."""
+    """Returns rope_parameters of a type, with values that visibly change the rotation at 7 positions and this head size."""
     number = lambda low, high: float(rng.uniform(low, high))  # noqa: E731
     parameters: dict[str, dict[str, Any]] = {
         "default": {},
@@ -134,23 +134,23 @@ def rope(kind: str, rng: np.random.Generator, size: int) -> dict[str, Any]:
 
 
 def entries_by_field(family: str) -> dict[str, str]:
-    """The entry of config.json that says each field."""
+    """Maps each field to its entry of config.json."""
     return FAMILIES[family].entry_names()
 
 
 def _partial(family: str) -> bool:
-    """Whether a part of a head may rotate."""
+    """Whether the family supports partial rotation of heads."""
     return family in ("phi3", "glm", "glm4", "stablelm")
 
 
 def free_heads(family: str) -> bool:
-    """Whether heads may have another size than the width has for each."""
+    """Whether the head size can differ from the width divided by the number of heads."""
     return "head_dim" in entries_by_field(family).values() and family not in ("phi3", "helium")
 
 
 def drawn(family: str, seed: int) -> Drawn:
-    """Grouped heads, heads of another size than the width has for each, windows and original lengths shorter than a text, every kind of
-    rotary positions, biases, tied or not.
+    """Draws a config: grouped heads, free head sizes, windows and original lengths shorter than a text, all types of
+    rotary positions, biases, tied embeddings or not.
     """
     rng, entries = np.random.default_rng([seed, *map(ord, family)]), entries_by_field(family)
     groups, of_group = int(rng.integers(2, 4)), int(rng.integers(2, 4))
@@ -214,7 +214,7 @@ def drawn(family: str, seed: int) -> Drawn:
 
 
 def sparse(folder: Path, layers: int, vocabulary: int) -> int:
-    """Writes a Llama in bfloat16 whose weights are zeros that take no room on the disk, 61 million in each layer: their bytes."""
+    """Writes a bfloat16 Llama as a sparse file of zeros, 61 million weights per layer; returns its size in bytes."""
     config = preset(
         "llama2_7b", model_width=2048, heads=16, key_value_heads=8, key_size=128, value_size=128, feed_forward_width=8192,
         decoder_layers=layers, source_vocabulary=vocabulary, target_vocabulary=vocabulary, tie_logits=True,

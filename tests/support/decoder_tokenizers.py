@@ -1,4 +1,4 @@
-"""Small tokenizers and chat templates in the style of those published with the decoders since Llama."""
+"""Small tokenizers and chat templates in the style of those published with decoders since Llama."""
 
 import json
 from pathlib import Path
@@ -62,8 +62,8 @@ PHI = (
 
 
 class Style(NamedTuple):
-    """special: special tokens, of which those by name are in `named`. made: how a text becomes tokens. first: whether a text begins with
-    the token that begins texts. settings: of tokenizer_config.json.
+    """special: special tokens; `named` has those with a name. made: how a text becomes tokens. first: whether a text begins with
+    the BOS token. settings: entries of tokenizer_config.json.
     """
 
     made: str
@@ -107,7 +107,7 @@ OF_FAMILY = {
 
 
 def saved_tokenizer(folder: Path, style: str, **settings: Any) -> dict[str, int]:
-    """Trains and saves a tokenizer of that style, and its chat template: the ids of its tokens."""
+    """Trains and saves a tokenizer of that style with its chat template; returns its token ids."""
     from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 
     kind = STYLES[style]
@@ -142,7 +142,7 @@ def saved_tokenizer(folder: Path, style: str, **settings: Any) -> dict[str, int]
 
 
 def decoder(folder: Path, family: str, seed: int = 0, style: str = "", **config: Any) -> Any:
-    """Saves a random model of that family with a tokenizer of its style; returns the model."""
+    """Saves a random model of that family with a tokenizer in its style; returns the model."""
     style = style or OF_FAMILY[family]
     ids = saved_tokenizer(folder, style)
     named = {f"{name.removesuffix('_token')}_token_id": ids[token] for name, token in STYLES[style].named.items() if name != "unk_token"}

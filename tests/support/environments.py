@@ -1,4 +1,4 @@
-"""Fresh environments that hold what an extra requires, directly or not, and nothing else: linked from what is installed here."""
+"""Fresh environments that hold the direct and indirect requirements of an extra and nothing else, linked from installed packages."""
 
 import os
 import re
@@ -17,9 +17,9 @@ PACKAGES = ("reference_numpy", "impl_torch", "impl_tf", "impl_jax", "rosettaform
 
 
 class Environment:
-    """A virtual environment with this checkout, the distributions that an extra's closure names, and no other.
+    """A virtual environment with this checkout and only the distributions that an extra requires.
 
-    folder: must be new; commands run in its `work`. Raises PackageNotFoundError where a distribution is not installed here.
+    folder: must be new; commands run in its `work`. Raises PackageNotFoundError if a distribution is not installed here.
     """
 
     def __init__(self, folder: Path, extra: str = "") -> None:
@@ -35,7 +35,7 @@ class Environment:
             self._link(found)
 
     def run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        """`python -m ARGUMENTS` in the environment."""
+        """Runs `python -m ARGUMENTS` in the environment."""
         kept = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "PYTEST"))}
         variables = kept | {"MPLCONFIGDIR": str(self.work.parent / "matplotlib")}
         command = [self.python, "-m", *arguments]
@@ -44,14 +44,14 @@ class Environment:
     def _link(self, found: Distribution) -> None:
         for top in {file.parts[0]: file for file in found.files or () if file.parts[0] != "__pycache__"}.values():
             if top.parts[0] == "..":
-                if top.parent.name == "bin":  # programs that are no Python, such as ruff
+                if top.parent.name == "bin":  # programs that are not Python, such as ruff
                     (self.python.parent / top.name).symlink_to(top.locate())
             else:
                 (self._site / top.parts[0]).symlink_to(found.locate_file(top.parts[0]))
 
 
 def closure(extra: str) -> list[Distribution]:
-    """The installed distributions that rosettaformer with that extra requires, as pyproject.toml and their own metadata say."""
+    """Returns the installed distributions that rosettaformer[extra] requires, according to pyproject.toml and package metadata."""
     found: dict[str, Distribution] = {}
     seen: set[tuple[str, str]] = set()
     waiting = [("rosettaformer", part) for part in {"", extra}]
@@ -87,7 +87,7 @@ def _write_metadata(folder: Path) -> None:
 
 
 def missing(extra: str) -> str:
-    """The distribution of the extra that is not installed here, or nothing."""
+    """Returns a distribution of the extra that is not installed here, or an empty string."""
     try:
         closure(extra)
     except PackageNotFoundError as error:

@@ -1,7 +1,7 @@
-"""Cases, made once for all tests; and what the reference expects of a case, computed once for every process of a run and for the next run.
+"""Cases, built once for all tests, and the reference's expectations, computed once for all processes of a run and for the next run.
 
-What is kept has the digest of what it depends on as its name: the code of the reference and of the judge, NumPy, and the case as it is run.
-Without pytest's cache folder it is kept in this process alone. A test of the expectation itself computes it anew.
+A stored expectation is named by a digest of its inputs: the code of the reference and the judge, NumPy, and the case as run.
+Without pytest's cache folder, expectations are kept only in this process. Tests of the expectation itself recompute it.
 """
 
 import functools
@@ -25,23 +25,23 @@ from rosettaformer.judge.suite import all_cases
 
 __all__ = ["FOLDER", "all_by_id", "expect", "has", "made_once", "store", "suite"]
 
-FOLDER = "ROSETTAFORMER_EXPECTATIONS"  # the variable that names the folder; tests/conftest.py sets it
+FOLDER = "ROSETTAFORMER_EXPECTATIONS"  # environment variable that names the folder; tests/conftest.py sets it
 HOUSE = Path(__file__).parents[2]
 
 
 @functools.cache
 def all_by_id() -> dict[str, Case]:
-    """Every case by its id, gradients among them."""
+    """Every case by its id, including gradient cases."""
     return {case.id: case for case in all_cases(grad=True)}
 
 
 def suite() -> tuple[Case, ...]:
-    """Every case but the gradients."""
+    """Every case except gradient cases."""
     return tuple(all_cases())
 
 
 def made_once(make: Callable[..., list[Case]]) -> Callable[..., list[Case]]:
-    """`all_cases`, which remembers the cases of the last eight configs that it is given."""
+    """`all_cases` with a cache of the last eight configs."""
     made: dict[str, list[Case]] = {}
 
     @functools.wraps(make)
@@ -56,13 +56,13 @@ def made_once(make: Callable[..., list[Case]]) -> Callable[..., list[Case]]:
 
 
 def has(config: TransformerConfig, fields: Mapping[str, Any]) -> bool:
-    """Whether a config has these fields, as files of ports write them."""
+    """Whether a config has these fields, in the notation of port files."""
     plain = config.to_dict()
     return all((plain[name] if name in plain else getattr(config, name)) == value for name, value in fields.items())
 
 
 def expect(case: Case) -> dict[str, Expectation]:
-    """`tolerance.expect` of a case that has been cast to its dtype."""
+    """`tolerance.expect` of a case that is already cast to its dtype."""
     return store().expect(case)
 
 
@@ -85,7 +85,7 @@ class _OnDisk(Store):
 
 @functools.cache
 def store() -> Store:
-    """The store of what this code expects; what other code expected is removed."""
+    """Returns the store of this code's expectations; removes those of other code."""
     if not (parent := os.environ.get(FOLDER)):
         return Store()
     state = hashlib.sha256(np.__version__.encode())

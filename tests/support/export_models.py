@@ -1,4 +1,4 @@
-"""Small models of the families that are exported, and what the reference says of their functions: whole, and in steps with a cache."""
+"""Small models of the exportable families, and the reference's outputs: full sequences and cached decoding steps."""
 
 import functools
 import itertools
@@ -38,12 +38,12 @@ Call = Callable[[str, dict[str, np.ndarray]], Mapping[str, np.ndarray]]
 
 @functools.cache
 def values(name: str, dtype: str = "float64") -> dict[str, np.ndarray]:
-    """The parameters of a model."""
+    """Returns the parameters of a model."""
     return random_parameters(MODELS[name], dtype)
 
 
 def inputs(name: str, rows: int = 3, length: int = LENGTH, ids: str = "int64") -> dict[str, np.ndarray]:
-    """What `forward` takes: the second row is padded on its left, the last on its right; of more than three, the third is empty."""
+    """Returns the inputs of `forward`: row 2 is left-padded, the last row right-padded; of more than three rows, the third is empty."""
     config, rng = MODELS[name], np.random.default_rng(7)
     found: dict[str, np.ndarray] = {}
     for side, layers in (("source", config.encoder_layers), ("target", config.decoder_layers)):
@@ -61,7 +61,7 @@ def inputs(name: str, rows: int = 3, length: int = LENGTH, ids: str = "int64") -
 
 
 def wanted(name: str, given: Arrays) -> dict[str, np.ndarray]:
-    """What the reference's `forward` gives."""
+    """Returns the output of the reference's `forward`."""
     config, nested = MODELS[name], parameters.nest(values(name))
     if config.decoder_layers:
         own = (given.get(one) for one in ("source", "target", "source_mask_bs", "target_mask_bt"))
@@ -76,14 +76,14 @@ def wanted(name: str, given: Arrays) -> dict[str, np.ndarray]:
 
 
 def wanted_steps(name: str, given: Arrays, splits: Sequence[int]) -> np.ndarray:
-    """The logits of the reference's steps, whose rotations go by the length of what was read."""
+    """Returns the logits of the reference's decoding steps, whose rotations depend on the length read so far."""
     config, nested = MODELS[name], parameters.nest(values(name))
     memory = flat.encode(nested, config, given["source"], given["source_mask_bs"]) if "source" in given else None
     return cache.decode_in_steps(nested, config, given["target"], memory, splits, given.get("source_mask_bs"), given["target_mask_bt"])
 
 
 def stepped(name: str, call: Call, given: Arrays, splits: Sequence[int], dtype: str = "float64") -> np.ndarray:
-    """The logits of a file's steps. call: runs a function of it on inputs by name."""
+    """Returns the logits of a file's decoding steps. call: runs a function of the file on inputs by name."""
     config, state = MODELS[name], {}
     if config.cross_attention:
         source = {one: given[one] for one in ("source", "source_mask_bs")}

@@ -1,4 +1,4 @@
-"""The reference's functions by the inputs of a case, each array and number by its own name: `flat.transformer(parameters, config, ids)`."""
+"""The reference's functions with flat arguments, each input of a case under its own name: `flat.transformer(parameters, config, ids)`."""
 
 from typing import Any
 
@@ -6,7 +6,7 @@ from reference_numpy import preset
 from reference_numpy import transformer as whole
 from rosettaformer.judge.expectation import calls, components
 
-PLAIN = preset("tiny", attention_dropout_rate=0.0)  # neither rotates nor norms queries and keys
+PLAIN = preset("tiny", attention_dropout_rate=0.0)  # neither rotates nor normalizes queries and keys
 
 
 def multi_head_attention(parameters: Any, query_btd: Any, memory_bsd: Any, *rest: Any, config: Any = PLAIN, **options: Any) -> Any:

@@ -1,4 +1,4 @@
-"""GPT-2 and Llama in Flax, as its users write them: functions of ids and their mask, with the weights of a folder of Hugging Face."""
+"""GPT-2 and Llama in Flax as users write them: functions of ids and mask, with the weights of a Hugging Face checkpoint."""
 
 import json
 from collections.abc import Callable
@@ -15,12 +15,12 @@ __all__ = ["gpt2", "llama"]
 
 
 def _read(checkpoint: Path) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The config, and the tensors by name."""
+    """Reads the config and the tensors by name."""
     return json.loads((checkpoint / "config.json").read_text()), load_file(checkpoint / "model.safetensors")
 
 
 def gpt2(checkpoint: Path) -> Callable[..., Any]:
-    """GPT-2 in Linen, with tensors by the names that transformers gives them."""
+    """GPT-2 in Linen, with tensors under the names that transformers uses."""
     said, tensors = _read(checkpoint)
     width, heads, epsilon = said["n_embd"], said["n_head"], said["layer_norm_epsilon"]
 
@@ -57,7 +57,7 @@ def gpt2(checkpoint: Path) -> Callable[..., Any]:
 
 
 def llama(checkpoint: Path) -> Callable[..., Any]:
-    """Llama in NNX, with tensors by the names that transformers gives them."""
+    """Llama in NNX, with tensors under the names that transformers uses."""
     said, tensors = _read(checkpoint)
     size, heads, groups = said["head_dim"], said["num_attention_heads"], said["num_key_value_heads"]
     rope, rngs = said["rope_parameters"], nnx.Rngs(0)

@@ -1,6 +1,6 @@
-"""The command, many times over, each time in a fork of one warmed process: what it says, how long it takes, how much memory it needs.
+"""Runs the command many times, each in a fork of one warmed process, and measures output, time and memory.
 
-`python tests/support/forked.py` serves: a line of JSON in, a line of JSON out.
+`python tests/support/forked.py` is the server: one line of JSON in, one line of JSON out.
 """
 
 import contextlib
@@ -26,7 +26,7 @@ ONE_THREAD = dict.fromkeys(("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_
 
 @dataclass(frozen=True)
 class Outcome:
-    """code: negative where a signal ended it. seconds: of the processor. memory: bytes at most, those of the warmed process among them."""
+    """code: negative if a signal ended it. seconds: CPU time. memory: peak bytes, including those of the warmed process."""
 
     code: int
     out: str
@@ -35,7 +35,7 @@ class Outcome:
     memory: int
 
     def assert_refused(self) -> str:
-        """Exit code 2 with one message, in time and memory; the message."""
+        """Asserts exit code 2, one message, and bounded time and memory; returns the message."""
         self.assert_modest()
         assert self.code == 2, self
         lines = [line for line in self.err.splitlines() if line.startswith("Error: ")]
@@ -47,12 +47,12 @@ class Outcome:
 
 
 class Forks:
-    """The warmed process, which the first command starts, and what commands do in forks of it."""
+    """The warmed process, started by the first command, and the outcomes of commands in its forks."""
 
     _server: Any = None
 
     def run(self, *arguments: object, stdin: bytes = b"", folder: Path | None = None, before: str = "", limit: float = 20.0) -> Outcome:
-        """before: Python that the fork executes first. Ends the command after `limit` seconds."""
+        """Runs a command in a fork. before: Python that the fork executes first. The command is killed after `limit` seconds."""
         if self._server is None:
             line = [sys.executable, __file__]
             self._server = subprocess.Popen(line, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=os.environ | ONE_THREAD)
@@ -62,7 +62,7 @@ class Forks:
         return Outcome(**json.loads(self._server.stdout.readline()))
 
     def close(self) -> None:
-        """Ends the process, for which is waited."""
+        """Ends the process and waits for it."""
         if self._server is not None:
             self._server.communicate()
             self._server = None
@@ -102,7 +102,7 @@ def _fork(arguments: list[str], stdin: str, folder: str, before: str, limit: flo
 
 
 def _become(arguments: list[str], folder: str, before: str, *files: int) -> None:
-    """The command, in this process, as the interpreter would run it."""
+    """Runs the command in this process as the interpreter would."""
     code = 1
     try:
         os.setsid()

@@ -16,7 +16,7 @@ COMPONENTS = (
     "cross_entropy",
 )
 
-# What a port may do; `sleep` is ended with it.
+# Actions of a hostile port; `sleep` is killed with it.
 ACTIONS = {
     "raise": "raise ValueError('no')",
     "raise what is no Exception": "raise type('Own', (BaseException,), {})('no')",
@@ -77,7 +77,7 @@ ACTIONS = {
 }
 MOMENTS = ("import", "describe", "attributes", "answer", "second", "after", "exit")
 
-# What a port may answer besides what test_runner.py has, given the case and an array that has the right shape and dtype where it is known.
+# Outputs of a hostile port, in addition to those of test_runner.py, from the case and an array of the right shape and dtype if known.
 VALUES = {
     "zero": "0 * y",
     "one": "0 * y + 1",
@@ -127,7 +127,7 @@ VALUES = {
     "a module": "np",
 }
 
-# What a port may say of itself besides.
+# Further declarations of a hostile port.
 LIES = {
     "modes that are a number": "modes = 5",
     "no modes": "modes = ()",
@@ -282,7 +282,7 @@ def __getattr__(name):
 
 
 def source(kind: str, name: str, moment: str, component: str, canary: str) -> str:
-    """The text of the port that does this at that moment. canary: the folder that appears where anyone unpickles what it sends."""
+    """Returns the source of a port that does this at that moment. canary: a folder that appears if anyone unpickles its messages."""
     head = HEAD.format(component=component, canary=canary)
     if kind == "lie":
         return f"{head}\ndef {component}(case):\n    return wrong(case)[1]\n\n{LIES[name]}\n"
@@ -292,7 +292,7 @@ def source(kind: str, name: str, moment: str, component: str, canary: str) -> st
 
 
 def _when(moment: str, component: str) -> str:
-    """The rest of the port, which acts at that moment."""
+    """Returns the rest of the port, which acts at that moment."""
     before = {
         "import": "act()",
         "describe": "class Config(dict):\n    def keys(self): return act() or dict.keys(self)\n\nconfig = Config(epsilon=1e-5)",
@@ -304,7 +304,7 @@ def _when(moment: str, component: str) -> str:
 
 
 def generated(count: int) -> list[tuple[str, str, str, str]]:
-    """So many different ports (kind, name, moment, component), every behaviour at every moment among them."""
+    """Returns that many different ports (kind, name, moment, component), with every behaviour at every moment among them."""
     rng = random.Random(0)
     kinds = [("action", name, moment) for name in ACTIONS for moment in MOMENTS]
     kinds += [("value", name, "answer") for name in VALUES] + [("lie", name, "import") for name in LIES]
@@ -315,7 +315,7 @@ def generated(count: int) -> list[tuple[str, str, str, str]]:
     return chosen[:count]
 
 
-# one of each sort
+# one of each kind
 SAMPLE = [
     ("action", "fork and die", "answer", "layer_norm"),
     ("action", "hold the pipes", "after", "layer_norm"),

@@ -1,6 +1,6 @@
-"""Configs and Hugging Face checkpoints on which KerasHub's decoders are compared, and the outcome of each.
+"""Configs and Hugging Face checkpoints on which KerasHub's decoders are compared, with the outcome of each.
 
-Which entries a family's own folder needs changed is in `hub_folders`.
+`hub_folders` has the entries that a family's own folder needs changed.
 """
 
 from collections.abc import Mapping
@@ -13,7 +13,7 @@ SIZES: dict[str, Any] = {
     "source_vocabulary": 23, "target_vocabulary": 23, "model_width": 24, "heads": 4, "key_value_heads": 2, "key_size": 6, "value_size": 6,
     "feed_forward_width": 14, "decoder_layers": 2, "padding_id": None, "epsilon": 1e-6, "score_scale": None, "layer_pattern": ("global",),
 }  # fmt: skip
-# family -> its preset, and further fields of its config
+# family -> its preset and further config fields
 BASES: dict[str, tuple[str, dict[str, Any]]] = {
     "Llama": ("llama2_7b", {}),
     "Mistral": ("llama2_7b", {}),
@@ -26,7 +26,7 @@ BASES: dict[str, tuple[str, dict[str, Any]]] = {
 }
 BACKENDS = ("tensorflow", "jax", "torch")
 LENGTH = 12
-PADDED = np.arange(LENGTH) >= np.array([[0], [4], [1]])  # on the left; the first row has no padding
+PADDED = np.arange(LENGTH) >= np.array([[0], [4], [1]])  # left padding; the first row has none
 SCALINGS: dict[str, dict[str, Any]] = {
     "linear": {"kind": "linear", "factor": 4.0},
     "llama3": {"kind": "llama3", "factor": 8.0, "original_length": 32, "low_frequency_factor": 1.0, "high_frequency_factor": 4.0},
@@ -41,9 +41,9 @@ SIX = ("local", "local", "local", "local", "local", "global")
 
 @dataclass(frozen=True)
 class Choice:
-    """A row of the table: fields that the config adds to the family's own, and how the model runs.
+    """A row of the table: config fields in addition to the family's own, and how the model runs.
 
-    backends: those on which it is measured. padding: the positions of padding are compared, not those of tokens.
+    backends: where it is measured. padding: compares the padding positions instead of the tokens.
     """
 
     changes: Mapping[str, Any] = field(default_factory=dict)
@@ -137,7 +137,7 @@ DIFFERENCES = (
 )  # fmt: skip
 
 
-# findings that are no comparison of numbers; `hub_measured.besides` checks them
+# findings other than numerical comparisons; `hub_measured.besides` checks them
 BESIDES = (
     "`Llama3Backbone.get_config()` lacks `tie_word_embeddings`: a copy made from it has untied logits.",
     "`SmolLM3Backbone(dtype=...)` does not pass the dtype to its layers, which use `keras.config.dtype_policy()`.",
@@ -146,9 +146,9 @@ BESIDES = (
 
 @dataclass(frozen=True)
 class Folder:
-    """A checkpoint that transformers writes and `from_preset` reads: the class that wrote it, its entries and the outcome.
+    """A checkpoint that transformers writes and `from_preset` reads: its class, its entries and the outcome.
 
-    older: the entries of rotations are those of transformers 4. outcome: equal or differs.
+    older: its rotary entries are those of transformers 4. outcome: equal or differs.
     """
 
     name: str
@@ -159,7 +159,7 @@ class Folder:
     older: bool = False
 
 
-# what every folder says, unless its own entries say otherwise
+# default entries of every folder
 ENTRIES: dict[str, Any] = {
     "vocab_size": 23, "hidden_size": 24, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2,
     "intermediate_size": 14, "rms_norm_eps": 1e-6, "tie_word_embeddings": False, "bos_token_id": 1,

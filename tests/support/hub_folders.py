@@ -1,4 +1,4 @@
-"""How KerasHub reads the small folder of each family: the entries that must change so that its model conforms."""
+"""How KerasHub reads the small folder of each family: the entries that must change for its model to conform."""
 
 import textwrap
 from collections.abc import Mapping
@@ -8,7 +8,7 @@ __all__ = ["FOLDERS", "REFUSED", "Entry", "table"]
 
 
 class Entry(NamedTuple):
-    """An entry of config.json, or the folder's dtype: the value that conforms; the status with the family's own value, and the reason."""
+    """An entry of config.json, or the folder's dtype: the conforming value, the status with the family's own value, and the reason."""
 
     value: Any
     status: str
@@ -82,6 +82,6 @@ def table() -> str:
 
 
 def _shown(name: str, value: Any) -> str:
-    """An entry's value in a few words."""
+    """Returns an entry's value in a few words."""
     words = {"layer_types": "five windows, then none", "rope_parameters": "those of type default", "architectures": "`BertModel`"}
     return words.get(name) or (str(value).lower() if isinstance(value, bool) else f"{value:g}" if isinstance(value, float) else str(value))

@@ -1,8 +1,8 @@
-"""KerasHub's decoders beside the reference: every choice of every family, and folders of Hugging Face.
+"""Compares KerasHub's decoders with the reference: every choice of every family, and Hugging Face checkpoints.
 
     python tests/support/hub_measured.py jax
 
-prints what is measured on that backend of Keras.
+prints the measurements on that Keras backend.
 """
 
 import contextlib
@@ -37,8 +37,8 @@ PORT = Path(__file__).resolve().parents[1] / "ports" / "keras_hub_decoders.py"
 
 
 class Cell(NamedTuple):
-    """What comes of a choice: equal, differs, as float32, fails, or empty where the backbone cannot express it; the error in units of the
-    largest that passes, and the same once the cause is repaired.
+    """Outcome of a choice: equal, differs, as float32, fails, or empty if the backbone cannot express it; the error divided by the
+    tolerance, and the same after the cause is repaired.
     """
 
     outcome: str
@@ -46,17 +46,17 @@ class Cell(NamedTuple):
     repaired: float = 0.0
 
 
-Cells = Mapping[tuple[str, str], Cell]  # by family and choice
+Cells = Mapping[tuple[str, str], Cell]  # keys: family and choice
 
 
 def stated(family: str, choice: str, backend: str) -> str:
-    """The outcome that is written down: equal, unless it is among the differences."""
+    """Returns the recorded outcome: equal unless listed in the differences."""
     found = (one.outcome for one in DIFFERENCES if one.choice == choice and family in one.families and backend in one.backends)
     return next(found, "equal")
 
 
 def surprises(backend: str, found: Cells) -> Iterator[str]:
-    """The cells whose outcome is another one than what is written down."""
+    """Yields the cells whose outcome is not the recorded one."""
     for (family, choice), (outcome, excess, repaired) in found.items():
         wanted = stated(family, choice, backend)
         if (outcome or "equal") != wanted:
@@ -66,7 +66,7 @@ def surprises(backend: str, found: Cells) -> Iterator[str]:
 
 
 def of_backend(backend: str) -> Cells:
-    """`measured` in a process of its own, since a process has one backend of Keras."""
+    """Runs `measured` in its own process, since a process has only one Keras backend."""
     done = subprocess.run([sys.executable, __file__, backend], env=os.environ | {"KERAS_BACKEND": backend}, capture_output=True, text=True)
     if done.returncode:
         raise RuntimeError(done.stderr)
@@ -74,13 +74,13 @@ def of_backend(backend: str) -> Cells:
 
 
 def measured(backend: str, families: Iterable[str] = BASES) -> Cells:
-    """Every cell of the families that is measured on Keras's backend, which is that of this process."""
+    """Measures every cell of the families that applies to the Keras backend of this process."""
     wanted = [(family, name) for family in families for name, choice in CHOICES.items() if backend in choice.backends]
     return {(family, name): cell(family, name) for family, name in wanted}
 
 
 def case_of(family: str, name: str) -> Case:
-    """The family's config with the choice, every weight random, and tokens."""
+    """Returns the family's config with the choice, random weights, and tokens."""
     choice, (dialect, own) = CHOICES[name], BASES[family]
     config = preset(dialect).replace(**SIZES | own | choice.changes)
     rows, given = (len(PADDED), {"target_mask_bt": PADDED}) if choice.length == LENGTH else (1, {})
@@ -94,7 +94,7 @@ def port() -> ModuleType:
 
 
 def cell(family: str, name: str) -> Cell:
-    """What the family makes of the choice."""
+    """Measures a choice on a family."""
     case, choice = case_of(family, name), CHOICES[name]
     try:
         backbone = port().built(port().FAMILIES[family], case)
@@ -119,8 +119,8 @@ def cell(family: str, name: str) -> Cell:
 
 @contextlib.contextmanager
 def _mended(backbone: Any, config: Any) -> Iterator[None]:
-    """The backbone without any of the causes that are written down: every norm has the config's epsilon and every score its scale,
-    Llama's frequencies are divided by the factor, and no attention is fused.
+    """Repairs every recorded cause in the backbone: all norms use the config's epsilon, all scores their scale,
+    Llama's frequencies are divided by the factor, and attention is not fused.
     """
     for layer in backbone._flatten_layers():
         if hasattr(layer, "epsilon"):
@@ -141,20 +141,20 @@ def _divided(frequencies: Any, factor: float, size: int) -> Any:
 
 
 def _excess(case: Case, found: Mapping[str, np.ndarray], here_bt: np.ndarray) -> float:
-    """The largest error of the outputs at these positions, in units of the largest that passes."""
+    """Returns the largest error of the outputs at these positions, divided by the tolerance."""
     expected = tolerance.expect(case, lambda case, *_: {name: array[here_bt] for name, array in _reference(case).items()})
     return max(compare(expected[name], found[name][here_bt]).excess for name in expected)
 
 
 def _reference(case: Case) -> dict[str, np.ndarray]:
-    """The last hidden states and the logits."""
+    """Returns the last hidden states and the logits."""
     inputs = {name: value for name, value in case.inputs.items() if name != "source"}
     hidden_lbtd = components.answer(dataclasses.replace(case, component="states", inputs=inputs))["decoder.hidden_lbtd"]
     return {"states": hidden_lbtd[-1], "logits": components.answer(case)["output"]}
 
 
 def folder_cell(folder: Folder) -> Cell:
-    """What `from_preset` makes of the folder, in float32 on TensorFlow."""
+    """Measures what `from_preset` makes of the folder, in float32 on TensorFlow."""
     from hugging_face_folders import Drawn, saved
 
     with tempfile.TemporaryDirectory() as place:
@@ -175,7 +175,7 @@ def folder_cell(folder: Folder) -> Cell:
 
 @contextlib.contextmanager
 def _sentencepiece() -> Iterator[None]:
-    """A stub of what KerasHub imports for tokenizers, which no backbone needs."""
+    """A stub of KerasHub's tokenizer imports, which no backbone needs."""
     name = "sentencepiece"
     if importlib.util.find_spec(name):
         yield
@@ -189,7 +189,7 @@ def _sentencepiece() -> Iterator[None]:
 
 
 def besides() -> tuple[bool, ...]:
-    """Whether each of `hub_choices.BESIDES` is so."""
+    """Returns whether each finding of `hub_choices.BESIDES` holds."""
     models, families = port().keras_hub.models, port().FAMILIES
     tied = port().options(families["Llama"], case_of("Llama", "tied logits").config)
     small = port().options(families["SmolLM3"], case_of("SmolLM3", "bfloat16").config)

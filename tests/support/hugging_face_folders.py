@@ -1,4 +1,4 @@
-"""Random encoders and GPT-2s of the library transformers: saved, loaded, and run there and here."""
+"""Random encoders and GPT-2s of the transformers library: saved, loaded, and run both there and here."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -16,10 +16,10 @@ from rosettaformer.judge.case import Case
 ACTIVATIONS = (
     "gelu", "gelu_new", "gelu_pytorch_tanh", "gelu_fast", "gelu_python", "gelu_accurate", "gelu_python_tanh", "quick_gelu", "relu",
 )  # fmt: skip
-# model_type -> what the names of its classes begin with
+# model_type -> prefix of its class names
 ENCODERS = {"bert": "Bert", "roberta": "Roberta", "xlm-roberta": "XLMRoberta", "camembert": "Camembert", "distilbert": "DistilBert"}
 GPT2_CLASSES = ("GPT2LMHeadModel", "GPT2Model")
-# how a class's name ends -> the component whose output is the first of what the class gives
+# suffix of a class name -> the component that computes the class's first output
 COMPONENTS = {
     "ForMaskedLM": "masked_language_logits", "ForSequenceClassification": "classify",
     "LMHeadModel": "transformer", "ForCausalLM": "transformer",
@@ -28,7 +28,7 @@ B, T = 4, 7
 
 
 class Drawn(NamedTuple):
-    """A random model: its class, what its config is given, and what save_pretrained is."""
+    """A random model: its class, its config's arguments, and the arguments of save_pretrained."""
 
     kind: str
     settings: dict[str, Any]
@@ -37,7 +37,7 @@ class Drawn(NamedTuple):
 
 
 def drawn(family: str, seed: int) -> Drawn:
-    """Odd widths and numbers of heads, every class, activation and dtype, tied or not, one shard or several."""
+    """Draws odd widths and numbers of heads, every class, activation and dtype, tied or not, one shard or several."""
     rng = np.random.default_rng([seed, len(family)])
     heads, size = int(rng.integers(1, 6)), int(rng.integers(1, 6))
     vocabulary, positions = int(rng.integers(20, 60)), int(rng.integers(T, 20))
@@ -77,13 +77,13 @@ def drawn(family: str, seed: int) -> Drawn:
 
 
 def _supported(family: str, kind: str) -> bool:
-    """Whether all heads of a class are read."""
+    """Whether all heads of a class are supported."""
     heads = {head.name: head for head in FAMILIES[family].heads}
     return all(heads[name].flag is not None for name in FAMILIES[family].classes[kind])
 
 
 def made(model: Drawn, seed: int = 0) -> Any:
-    """The library's model, every parameter random and visible: answers of a fresh one are one token, again and again."""
+    """Returns the library's model with random, visible parameters: a fresh model would repeat a single token."""
     torch, transformers = pytest.importorskip("torch"), pytest.importorskip("transformers")
     transformers.logging.set_verbosity_error()
     transformers.utils.logging.disable_progress_bar()
@@ -100,27 +100,27 @@ def saved(model: Drawn, folder: Path) -> Path:
 
 
 def loaded(folder: Path, kind: str, dtype: str = "float64") -> Any:
-    """The library's model of a folder, in that dtype, with maps of attention; what it lacks or does not know is an error."""
+    """Loads the library's model from a folder in that dtype, with attention maps; missing or unexpected weights are an error."""
     torch, transformers = pytest.importorskip("torch"), pytest.importorskip("transformers")
     result, said = getattr(transformers, kind).from_pretrained(
         folder, dtype=getattr(torch, dtype), attn_implementation="eager", output_loading_info=True
     )
     assert not any(said.values()), said
-    result.config.return_dict = True  # the form of what it returns, without which GPT-2 fails in transformers 5.23
+    result.config.return_dict = True  # output form without which GPT-2 fails in transformers 5.23
     return result.eval()
 
 
 def sides_of(config: TransformerConfig) -> tuple[str, ...]:
-    """The sides on which texts are padded.
+    """Returns the sides on which texts are padded.
 
-    A RoBERTa classifies by the first token of the row; where that is padding, its position is another there.
+    RoBERTa classifies by the first token of the row; if that is padding, its position differs there.
     """
     pooled = config.classes > 0 and config.position_start == "first_token"
     return ("none", "right") if pooled else ("none", "right", "left")
 
 
 def tokens_of(config: TransformerConfig, side: str) -> dict[str, np.ndarray]:
-    """Those for a model. An encoder that counts from the first real token finds it by the padding id."""
+    """Returns tokens for a model. Encoders that count positions from the first real token find it by the padding id."""
     vocabulary = config.source_vocabulary if config.encoder_layers else config.target_vocabulary
     found, padding = tokens(vocabulary, side, config.segments), config.position_offset - 1
     if config.encoder_layers and config.position_start == "first_token":
@@ -130,7 +130,7 @@ def tokens_of(config: TransformerConfig, side: str) -> dict[str, np.ndarray]:
 
 
 def tokens(vocabulary: int, side: str, segments: int = 0) -> dict[str, np.ndarray]:
-    """Random ids, with rows of several lengths that are padded on that side: none, left or right."""
+    """Returns random ids in rows of several lengths, padded on the given side: none, left or right."""
     rng = np.random.default_rng(len(side))
     lengths = np.full(B, T) if side == "none" else np.array([T, 5, 3, 1])
     mask = np.arange(T) < lengths[:, None]
@@ -139,7 +139,7 @@ def tokens(vocabulary: int, side: str, segments: int = 0) -> dict[str, np.ndarra
 
 
 def theirs(model: Any, tokens: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """What the library computes, widened to float64: output (of a head), hidden states and maps of attention, layers first."""
+    """Returns the library's results in float64: a head's output, hidden states and attention maps, layers first."""
     import torch
 
     inputs = {"input_ids": tokens["ids"], "attention_mask": tokens["mask"].astype(np.int64)}
@@ -156,7 +156,7 @@ def theirs(model: Any, tokens: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
 
 
 def library_loss(model: Any, target: np.ndarray, smoothing: float) -> Any:
-    """The library's loss of the labels of a batch that are not padding, as a tensor."""
+    """Returns the library's loss over the non-padding labels of a batch, as a tensor."""
     import torch
 
     mask = target[:, :-1] != 0
@@ -168,7 +168,7 @@ def library_loss(model: Any, target: np.ndarray, smoothing: float) -> Any:
 
 
 def cases(checkpoint: Checkpoint, kind: str, tokens: dict[str, np.ndarray]) -> Iterator[Case]:
-    """The states of a checkpoint on these tokens, and what its head gives; in float64."""
+    """Yields the cases of a checkpoint's hidden states on these tokens, and of its head's output, in float64."""
     values = {name: array.astype(np.float64) for name, array in checkpoint.parameters.items()}
     side, letter = ("source", "s") if checkpoint.config.encoder_layers else ("target", "t")
     inputs: dict[str, Any] = {side: tokens["ids"], f"{side}_mask_b{letter}": tokens["mask"]}
@@ -183,7 +183,7 @@ def cases(checkpoint: Checkpoint, kind: str, tokens: dict[str, np.ndarray]) -> I
 def ours(
     checkpoint: Checkpoint, kind: str, tokens: dict[str, np.ndarray], backend: str = "numpy", dtype: str = "float64"
 ) -> dict[str, np.ndarray]:
-    """The same of a checkpoint here, in that dtype."""
+    """Returns the results of `theirs` from our implementation of a checkpoint, in that dtype."""
     answer: Callable[[Case], dict[str, Any]] = answerer(backend)
     stack = "encoder" if checkpoint.config.encoder_layers else "decoder"
     found = {name: array for case in cases(checkpoint, kind, tokens) for name, array in answer(case.at(dtype)).items()}
@@ -192,14 +192,14 @@ def ours(
 
 
 def real(name: str, array: np.ndarray, mask: np.ndarray) -> np.ndarray:
-    """What stands at real tokens."""
+    """Selects the values at real tokens."""
     if name == "output":
         return array[mask] if array.ndim == 3 else array
     return (array.swapaxes(2, 3) if name == "attention" else array)[:, mask]
 
 
 def assert_close(got: dict[str, np.ndarray], wanted: dict[str, np.ndarray], mask: np.ndarray, bound: float = 1e-10) -> None:
-    """Equal, but for what stands at tokens of padding. bound: relative to the largest."""
+    """Asserts equality except at padding tokens. bound: relative to the largest value."""
     assert got.keys() == wanted.keys()
     for name in wanted:
         left, right = (real(name, found[name], mask) for found in (got, wanted))

@@ -1,4 +1,4 @@
-"""Tiny random models of Hugging Face's transformers, and the names of the tensors that they are saved with.
+"""Tiny random transformers models, and the names of the tensors they are saved with.
 
 `python tests/support/huggingface_models.py` writes the names into tests/data/huggingface_names.json.
 """
@@ -18,7 +18,7 @@ GPT2 = {"n_embd": 8, "n_layer": 1, "n_head": 2}
 T5 = {"d_model": 8, "d_kv": 4, "d_ff": 8, "num_layers": 1, "num_heads": 2}
 LLAMA = ENCODER | {"num_key_value_heads": 2, "head_dim": 4}
 
-# class -> the family that it must be called by its names alone, its config class, and the config's sizes
+# class -> the family recognized from its names only, its config class, and the config's sizes
 MODELS = {
     "BertModel": ("BERT", "BertConfig", ENCODER),
     "BertForMaskedLM": ("BERT", "BertConfig", ENCODER),
@@ -49,7 +49,7 @@ MODELS = {
 
 
 def saved_names(name: str) -> list[str]:
-    """The names of the tensors that the installed library saves a random model of that class with."""
+    """Returns the tensor names with which the installed library saves a random model of that class."""
     import transformers
 
     _, config, sizes = MODELS[name]

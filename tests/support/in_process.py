@@ -1,4 +1,4 @@
-"""A port in the process of the tests: its framework is imported once for all of them. Only for ports that neither crash nor hang."""
+"""Runs a port in the test process, so that its framework is imported once. Only for ports that neither crash nor hang."""
 
 import copy
 import sys
@@ -17,7 +17,7 @@ __all__ = ["InProcess"]
 
 
 class InProcess(Worker):
-    """Answers as the port's process does. The port is loaded anew by each; other arguments than its name are those of a process."""
+    """Answers like the port's process. Each instance reloads the port; arguments other than its name are those of a process."""
 
     def __init__(self, port: str, *_: Any, **__: Any) -> None:
         self.port, self.left, before = port, 0, [*sys.path]
@@ -36,4 +36,4 @@ class InProcess(Worker):
         return reply(self._port, self._effects, method, *copy.deepcopy(plain(arguments, bool(self.greeting[1].get("whole")))))
 
     def close(self) -> None:
-        """Nothing is left running."""
+        """Does nothing: no process is running."""

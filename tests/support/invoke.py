@@ -1,4 +1,4 @@
-"""A command in this process: what it prints, and how it ends."""
+"""Runs a command in this process and captures its output and exit code."""
 
 import contextlib
 import io
@@ -23,7 +23,7 @@ Command = Callable[[list[str]], object]
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a command ended, and what it wrote to standard output and to standard error."""
+    """How a command ended, with its standard output and standard error."""
 
     code: int
     out: str
@@ -31,12 +31,12 @@ class Outcome:
 
     @property
     def rows(self) -> list[Any]:
-        """What the lines of JSON on standard output hold."""
+        """Returns the parsed lines of JSON on standard output."""
         return [json.loads(line) for line in self.out.splitlines()]
 
 
 def invoke(*arguments: object, folder: Path | None = None, stdin: str | bytes = b"", command: Command = main) -> Outcome:
-    """`rosettaformer ARGUMENTS`, or another command with them, in the folder."""
+    """Runs `rosettaformer ARGUMENTS`, or another command with them, in the folder."""
     out, err, code = io.StringIO(), io.StringIO(), 0
     given = io.TextIOWrapper(io.BytesIO(stdin.encode() if isinstance(stdin, str) else stdin))
     with contextlib.chdir(folder or Path.cwd()), contextlib.redirect_stdout(out), contextlib.redirect_stderr(err), _standard_input(given):
@@ -54,7 +54,7 @@ TYPES = {"text": str, "number": int | float, "flag": bool, "list": list, "object
 
 
 def _require_declared(command: str, words: list[object], folder: Path, found: Outcome) -> None:
-    """Holds the JSON that a command has written, to a file or to standard output, against its declaration."""
+    """Checks the JSON that a command wrote, to a file or to standard output, against its declaration."""
     told = words[words.index("--json") + 1 :] if "--json" in words else []
     file = folder / str(told[0]) if told and str(told[0]).endswith(".json") else None
     texts = [file.read_text()] if file and file.is_file() else []
@@ -67,7 +67,7 @@ def _require_declared(command: str, words: list[object], folder: Path, found: Ou
 
 
 def _undeclared(value: Any, path: str, fields: Mapping[str, Any]) -> Iterator[str]:
-    """What of a value no declaration has, or declares as another type."""
+    """Yields the parts of a value that are undeclared or declared as another type."""
     type_, _, _ = str(fields.get(path, "")).partition(":")
     if type_:
         good = value is None if type_.endswith("?") and value is None else isinstance(value, TYPES[type_.removesuffix("?")])
@@ -86,14 +86,14 @@ def _undeclared(value: Any, path: str, fields: Mapping[str, Any]) -> Iterator[st
 
 
 def succeeded(*arguments: object, folder: Path | None = None, stdin: str | bytes = b"") -> Outcome:
-    """The outcome of a command that must end with 0."""
+    """Returns the outcome of a command that must exit with 0."""
     found = invoke(*arguments, folder=folder, stdin=stdin)
     assert found.code == 0, found
     return found
 
 
 def refused(*arguments: object, code: int = 2, folder: Path | None = None, stdin: str | bytes = b"", command: Command = main) -> str:
-    """The one message of a command that ends with that code."""
+    """Returns the only message of a command that must exit with that code."""
     found = invoke(*arguments, folder=folder, stdin=stdin, command=command)
     assert (found.code, len(re.findall(r"\bError: ", found.err))) == (code, 1), found
     assert "Traceback" not in found.err
@@ -101,7 +101,7 @@ def refused(*arguments: object, code: int = 2, folder: Path | None = None, stdin
 
 
 def heed_interrupts() -> None:
-    """For `preexec_fn`: what runs in the background ignores Ctrl-C, and so does what it starts."""
+    """For `preexec_fn`: background processes ignore Ctrl-C, and so would their children."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
@@ -115,7 +115,7 @@ def _standard_input(stream: io.TextIOWrapper) -> Iterator[None]:
 
 
 def marked(variable: str) -> list[int]:
-    """The processes of this system, but this one, that run and inherited the variable of the environment, `NAME=value`."""
+    """Returns the other running processes that inherited the environment variable `NAME=value`."""
     found = []
     for folder in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):

@@ -1,4 +1,4 @@
-"""Models on meshes, and processes that have their devices: checks run there, and are asked for by name."""
+"""Models on meshes, in processes with the devices: checks run there and are requested by name."""
 
 import contextlib
 import json
@@ -22,7 +22,7 @@ from rosettaformer.judge.case import Case
 from rosettaformer.judge.expectation import components
 
 SUPPORT = Path(__file__).parent
-# Devices wait for each other longer than on a machine that has nothing else to do.
+# Busy devices wait longer for each other.
 WAITS = "--xla_cpu_collective_call_terminate_timeout_seconds=600"
 FLAGS = f"--xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false {WAITS} --xla_force_host_platform_device_count="
 MESHES = ("data=2,model=4", "data=4,model=2", "data=8", "model=8", "data=4,model=2,replicate", "data=1")
@@ -45,18 +45,18 @@ MODELS = {
     "gemma": preset("gemma2_2b", **SIZES | ALONE | {"score_scale": 0.45, "score_cap": 2.0, "logit_cap": 3.0, "window": 3}),
 }  # fmt: skip
 MODELS["even"] = MODELS["untied"].replace(source_vocabulary=40, target_vocabulary=48, **RATES)
-# an epsilon that is large beside what is left of a gradient of zero, such as that of a bias of keys
+# an epsilon that is large compared to the rounding left in a zero gradient, such as that of a key bias
 RECIPE = PAPER.replace(warmup=20, epsilon=1e-3, weight_decay=0.1, clip_norm=0.5)
 CLOSE = 1e-9
 
 
 def outcomes(names: Iterable[str]) -> dict[str, str]:
-    """What became of each check, in one process of eight devices: nothing, or its error."""
+    """Returns the outcome of each check in one process of eight devices: its error, or an empty string."""
     return in_process(f"import jax_sharding_checks as checks; checks.main({[*names]!r})", 8)()
 
 
 def in_process(code: str, devices: int) -> Callable[[], Any]:
-    """Starts Python with `devices` devices; returns what waits for it and for the JSON of its last line."""
+    """Starts Python with `devices` devices; returns a function that waits for it and for the JSON of its last line."""
     paths = os.pathsep.join(map(str, (SUPPORT, *map(Path, filter(None, sys.path)))))
     environment = os.environ | {"XLA_FLAGS": f"{FLAGS}{devices}", "JAX_PLATFORMS": "cpu", "PYTHONPATH": paths}
     pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
@@ -72,7 +72,7 @@ def in_process(code: str, devices: int) -> Callable[[], Any]:
 
 
 def batch(config: TransformerConfig, step: int = 0, rows: int = 5) -> tuple[Any, np.ndarray]:
-    """Ids with padding on the right, on the left, and a row of nothing else; or classes in place of a target."""
+    """Returns ids with right padding, left padding, and a row of only padding; or classes instead of a target."""
     rng = np.random.default_rng([7, step])
     source, target = rng.integers(1, config.source_vocabulary, (rows, 7)), rng.integers(1, config.target_vocabulary, (rows, 6))
     source[0, 5:] = target[0, 4:] = source[1, :2] = target[1, :3] = source[2] = target[2] = 0
@@ -90,12 +90,12 @@ def close(found: dict[str, Any], expected: dict[str, Any], limit: float = CLOSE)
     assert sorted(found) == sorted(expected)
     largest = max(float(np.abs(array).max(initial=0)) for array in expected.values())
     for name, array in expected.items():
-        scale = max(float(np.abs(array).max(initial=0)), 1e-6 * largest)  # of a gradient of zero a rounding is left
+        scale = max(float(np.abs(array).max(initial=0)), 1e-6 * largest)  # a gradient of zero has rounding left in it
         np.testing.assert_allclose(found[name], array, rtol=0, atol=limit * scale, err_msg=name)
 
 
 def trains(model: str, mesh: str, axes: str = "Auto", steps: int = 10, rows: int = 5, **more: Any) -> Trainer:
-    """Whether losses, every gradient and every parameter after some steps are the reference's; gradients are in the first moments."""
+    """Compares losses, gradients (from the first moments) and parameters after some steps with the reference; returns the run."""
     config, recipe = MODELS[model], RECIPE.replace(microbatches=more.pop("microbatches", 1))
     run, other = begin(config, mesh, axes, recipe, **more), Reference(config, recipe, parameters.initialise(config, 0))
     for step in range(steps):
@@ -109,11 +109,11 @@ def trains(model: str, mesh: str, axes: str = "Auto", steps: int = 10, rows: int
 
 
 def answers(component: str, config: TransformerConfig, mesh: str, axes: str = "Auto", **inputs: Any) -> None:
-    """Whether a component on the mesh gives what the reference gives."""
+    """Checks a component on the mesh against the reference."""
     forward = component.removesuffix("_vjp")
     named = components.model_of(forward)
     values: dict[str, np.ndarray] = {}
-    with contextlib.suppress(ValueError):  # a component without parameters
+    with contextlib.suppress(ValueError):  # components without parameters raise it
         values = random(parameters.shapes(config, named))
     given = inputs | ({"cotangent": np.float64(1.5)} if "loss" in component else {})
     case = Case("", component, config, given, values)

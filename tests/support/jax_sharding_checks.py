@@ -1,4 +1,4 @@
-"""Checks of the JAX port on meshes, for a process that has eight devices."""
+"""Checks of the JAX port on meshes, run in a process that has eight devices."""
 
 import functools
 import json
@@ -25,11 +25,11 @@ from reference_numpy.sharding import Mesh
 from reference_numpy.strategy import Strategy
 
 CHECKS: dict[str, Callable[[], Any]] = {}
-LATER = "later: "  # begins the names of the checks of kind conformance
+LATER = "later: "  # prefix of the names of checks of kind conformance
 
 
 def main(names: Iterable[str]) -> None:
-    """Prints what became of each check: nothing, or its error."""
+    """Prints the outcome of each check: its error, or an empty string."""
     found = {}
     for name in names:
         try:
@@ -42,9 +42,9 @@ def main(names: Iterable[str]) -> None:
 
 
 class Part:
-    """A tensor of a file, of which only what is asked for is read."""
+    """A tensor of a file that reads only the requested part."""
 
-    read = 0  # numbers, of all of them
+    read = 0  # numbers read, over all instances
 
     def __init__(self, array: np.ndarray) -> None:
         self.array, self.shape, self.dtype = array, array.shape, array.dtype
@@ -55,7 +55,7 @@ class Part:
 
 
 def process(rank: int, port_number: int) -> None:
-    """One of two processes of two devices each: ten steps, and a state of which each reads its own parts."""
+    """One of two processes with two devices each: ten steps, and a state of which each process reads only its parts."""
     jax.distributed.initialize(f"localhost:{port_number}", 2, rank)
     run = trains("llama", "data=2,model=2")
     state = run.state()
@@ -70,7 +70,7 @@ def process(rank: int, port_number: int) -> None:
 
 
 def check(name: str, *arguments: Any, **options: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Makes a call of the function a check of this name."""
+    """Registers a call of the function as a check of this name."""
 
     def add(function: Callable[..., Any]) -> Callable[..., Any]:
         CHECKS[name] = functools.partial(function, *arguments, **options)
@@ -85,14 +85,14 @@ def later(name: str, *arguments: Any, **options: Any) -> Callable[[Callable[...,
 
 
 def over_data(config: TransformerConfig, mesh: Mesh) -> Iterator[str]:
-    """The parameters that a mesh splits over data."""
+    """Yields the parameters that a mesh splits over data."""
     for name, places in sharding.splits(config, mesh).items():
         if any("data" in (place if isinstance(place, tuple) else (place,)) for place in places):
             yield name
 
 
 def moves_as_planned(run: Trainer, mesh: Mesh) -> None:
-    """Whether parameters lie as declared, and a step gathers them over data, a layer's matrices forward and backward; never over model."""
+    """Checks that parameters are placed as declared, and that a step gathers layers over data, forward and backward; never over model."""
     config, program = run.config, run.program(*batch(run.config))
     place = Sharding(config, mesh)
 
@@ -112,7 +112,7 @@ def moves_as_planned(run: Trainer, mesh: Mesh) -> None:
 
 
 def compiled(call: Callable[[], Any]) -> list[str]:
-    """What a call compiles."""
+    """Returns the compiled program of a call."""
     messages: list[str] = []
     handler = logging.Handler()
     handler.emit = lambda record: messages.append(record.getMessage())  # type: ignore[method-assign]
@@ -181,7 +181,7 @@ def _() -> None:
 for _place, _model in enumerate(MODELS):
     for _index, _mesh in enumerate(MESHES):
         for _axes in AXES:
-            # Every mesh, every model, and both kinds of axes; the rest at last.
+            # Every mesh, every model, and both types of axes; the rest last.
             _early = (_model == "paper" and _axes == "Auto") or (_place + _index + 3 * (_axes == "Auto")) % len(MESHES) == 0
             check(f"{LATER}ten steps: {_model} on {_mesh}, {_axes}", _model, _mesh, _axes)(trains)
 for _axes in AXES:
@@ -256,7 +256,7 @@ def _() -> None:
 @later("losses and their gradients, Auto", "Auto")
 def _(axes: str) -> None:
     for model, component in (("bert", "classification_loss_vjp"), ("gemma", "training_loss_vjp"), ("gpt2", "training_loss_vjp")):
-        config = MODELS[model].replace(padding_id=None)  # so that every token of every row counts
+        config = MODELS[model].replace(padding_id=None)  # every token of every row counts
         source, target = batch(config)
         label = {"label_b": target} if config.classes else {"target": target}
         answers(component, config, "data=4,model=2", axes, source=source, smoothing=0.1, **label)

@@ -5,8 +5,8 @@
 - conformance: every case, mutant, family and framework, and whole models. Hours.
 - evidence: bugs written without sight of the catalogue, random configurations, pretrained weights.
 
-A test has the kind of its folder. A marker with the name of a later kind changes that for a module
-(`pytestmark`), a test or a parameter. Of several markers on one test the last in this list counts.
+A test has the kind of its folder. A marker with the name of a later kind overrides that for a module
+(`pytestmark`), a test or a parameter. If a test has several markers, the last in this list counts.
 """
 
 import multiprocessing.util
@@ -48,7 +48,7 @@ STARTS = (
 
 
 def conformance(*values: Any) -> Any:
-    """The parameter, whose test is of kind conformance. A single tuple has the values of several names."""
+    """Marks a parameter's test as kind conformance. A single tuple has the values of several names."""
     value = values[0] if len(values) == 1 else values
     if not hasattr(value, "marks"):
         value = pytest.param(*value) if isinstance(value, tuple) else pytest.param(value)
@@ -56,12 +56,12 @@ def conformance(*values: Any) -> Any:
 
 
 def every(nth: int, values: Iterable[Any]) -> list[Any]:
-    """The parameters, of which every nth keeps its kind; the others are of kind conformance."""
+    """Keeps the kind of every nth parameter; the others become kind conformance."""
     return [conformance(value) if index % nth else value for index, value in enumerate(values)]
 
 
 def kind_of(item: pytest.Item) -> str:
-    """The kind of a test. Raises UsageError for a folder that has none."""
+    """Returns the kind of a test. Raises UsageError if its folder has none."""
     folder = item.nodeid.split("/")[1]
     if folder not in FOLDERS:
         raise pytest.UsageError(f"tests/{folder} has no kind: add it to FOLDERS in tests/support/kinds.py")
@@ -73,7 +73,7 @@ def kind_of(item: pytest.Item) -> str:
 
 @contextmanager
 def no_processes() -> Iterator[None]:
-    """Within it, starting another process fails the test."""
+    """A context in which starting another process fails the test."""
 
     def refuse(*_: Any, **__: Any) -> None:
         pytest.fail("a unit test must start no process: call the function here, or mark the test `product`")

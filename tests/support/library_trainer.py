@@ -1,6 +1,6 @@
-"""The Trainer of what training with the library transformers is: its Llama, and AdamW and a schedule of torch.
+"""A Trainer for the usual training with transformers: its Llama with torch's AdamW and schedule.
 
-`compare-training` takes it as a file; it splits no batch, since the parts of one add up to the whole.
+`compare-training` takes it as a file. It does not split batches, since the parts add up to the whole.
 """
 
 import tempfile
@@ -23,7 +23,7 @@ LLAMA = FAMILIES["llama"]
 
 
 class Trainer:
-    """Of a decoder-only model that has no dropout, in float64."""
+    """Trains a decoder-only model without dropout in float64."""
 
     def __init__(self, config: TransformerConfig, recipe: Recipe, values: Mapping[str, np.ndarray], *_: Any) -> None:
         with tempfile.TemporaryDirectory() as parent:
@@ -53,7 +53,7 @@ class Trainer:
         return loss.item()
 
     def state(self) -> dict[str, np.ndarray]:
-        """The parameters, by canonical name."""
+        """Returns the parameters by canonical name."""
         found: dict[str, np.ndarray] = {}
         for name, value in self._model.named_parameters():
             found |= tables.split(self._natives[LLAMA.native(name)], value.detach().numpy().copy())

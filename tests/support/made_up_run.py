@@ -1,4 +1,4 @@
-"""What the pages of the guide have their figures from, made up: other tests run the cases."""
+"""Made-up figures for the pages of the guide: other tests run the cases."""
 
 from typing import Any
 
@@ -9,7 +9,7 @@ from rosettaformer.judge.summary import Summary
 
 
 def made_up() -> build.Run:
-    """Results of two cases of each of three components."""
+    """Returns results of two cases for each of three components."""
     names = ("layer_norm", "layer_norm_vjp", "multi_head_attention")
     results = [
         Result(f"{name}-{i}", name, port, dtype, "cpu", "eager", "pass", ratio=0.5 + i, noise=1e-7 * (i + 1))
@@ -19,7 +19,7 @@ def made_up() -> build.Run:
 
 
 def made_up_values() -> dict[str, dict[str, dict[str, Any]]]:
-    """Values of every snippet as its row declares them: codes agree, and what is measured differs between the declared groups."""
+    """Returns values of every snippet as its row declares them: codes agree, and measurements differ between the declared groups."""
     made: dict[str, dict[str, dict[str, Any]]] = {}
     for row in rows():
         groups = {name: group for group in row.groups.split("|") for name in group.split()}

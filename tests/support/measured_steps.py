@@ -1,6 +1,6 @@
-"""What a training step of a Trainer sends and holds: torch's trace of processes, and the program that XLA compiles for devices of one.
+"""Measures what a Trainer's training step sends and stores: torch's trace of processes, or XLA's compiled program for the devices of one.
 
-`python tests/support/measured_steps.py FILE` is such a process: steps as JSON in the file, and what was measured as JSON out.
+`python tests/support/measured_steps.py FILE` is such a process: steps as JSON in the file, measurements as JSON on output.
 """
 
 import json
@@ -23,32 +23,32 @@ from rosettaformer.use.scaling.step import Step
 __all__ = ["Measured", "decoded", "encoded", "kept", "measure"]
 
 FIELDS = ("rows", "source", "target", "dtype", "recompute", "backend")
-SECONDS = 3600  # of all steps of a call, on a machine that has other work
+SECONDS = 3600  # limit for all steps of a call on a busy machine
 
 
 class Measured(NamedTuple):
-    """sent: kind and payload of every collective of the first device. held: its bytes of parameters and of moments."""
+    """sent: kind and payload of each collective of the first device. held: its bytes of parameters and moments."""
 
     sent: list[tuple[str, int]]
     held: dict[str, int]
 
 
 def encoded(step: Step) -> dict[str, Any]:
-    """A step as JSON holds it."""
+    """Encodes a step as JSON."""
     own = {"config": step.config.to_dict(), "mesh": str(step.mesh), "recipe": step.recipe.to_dict()}
     return own | {name: getattr(step, name) for name in FIELDS}
 
 
 def decoded(given: Mapping[str, Any]) -> Step:
-    """The step of such JSON."""
+    """Decodes a step from JSON."""
     own = {"config": TransformerConfig(**given["config"]), "mesh": Mesh.parse(given["mesh"]), "recipe": Recipe(**given["recipe"])}
     return Step(**own, **{name: given[name] for name in FIELDS})
 
 
 def measure(steps: Sequence[Step]) -> list[Measured]:
-    """Runs the steps in processes that have all of their devices; they are of one backend and one number of devices.
+    """Runs the steps in processes that together have all devices; all steps have the same backend and number of devices.
 
-    Raises RuntimeError with what the processes wrote if one fails.
+    Raises RuntimeError with the output of the processes if one fails.
     """
     ((backend, devices),) = {(step.backend, step.mesh.devices) for step in steps}
     with tempfile.TemporaryDirectory() as folder:
@@ -69,7 +69,7 @@ def measure(steps: Sequence[Step]) -> list[Measured]:
 
 
 def kept(step: Step) -> int:
-    """The bytes that eager torch on one device keeps for the backward pass, but parameters and what is as wide as the vocabulary."""
+    """Returns the bytes that eager torch on one device saves for backward, except parameters and tensors as wide as the vocabulary."""
     import torch
 
     from impl_torch.transformer import Transformer
@@ -80,7 +80,7 @@ def kept(step: Step) -> int:
     def keep(tensor: torch.Tensor) -> torch.Tensor:
         storage = tensor.untyped_storage()
         if storage.data_ptr() not in own and tensor.shape[-1:] != (step.config.target_vocabulary,):
-            found[storage.data_ptr()] = storage  # which stays, so that no other has its address
+            found[storage.data_ptr()] = storage  # kept alive, so that its address is not reused
         return tensor
 
     source = torch.ones(step.rows, step.source, dtype=torch.long) if step.config.encoder_layers else None
@@ -90,7 +90,7 @@ def kept(step: Step) -> int:
 
 
 def _environments(backend: str, devices: int) -> Iterator[dict[str, str]]:
-    """The environment of each process."""
+    """Yields the environment of each process."""
     own = os.environ | {"OMP_NUM_THREADS": "1"}
     if backend == "jax":
         yield own | {"JAX_PLATFORMS": "cpu", "XLA_FLAGS": f"--xla_force_host_platform_device_count={devices}"}
@@ -118,7 +118,7 @@ def _by_torch(step: Step, start: Any, source: Any, target: Any) -> tuple[list[tu
     from impl_torch.training import Trainer
 
     trainer: Any = Trainer(step.config, step.recipe, start, mesh=step.mesh, recompute=step.recompute)
-    trainer.train_step(source, target)  # the first one makes process groups
+    trainer.train_step(source, target)  # the first step creates process groups
     sent = parts.traffic(lambda: trainer.train_step(source, target))
     sizes = {part: sum(tensor.nbytes for tensor in tensors.values()) for part, tensors in trainer._trees.items()}
     return sent, {"parameters": sizes["parameters"], "moments": sizes["first_moment"] + sizes["second_moment"]}

@@ -1,6 +1,6 @@
-"""Answers of decoders on a mesh, found in processes of their own: `python tests/support/mesh_answers.py`, jobs of JSON in, answers out.
+"""Outputs of decoders on a mesh, from their own processes: `python tests/support/mesh_answers.py`, jobs of JSON in, outputs out.
 
-PyTorch has a process for each device, all forks of one; JAX has as many CPU devices in one process.
+PyTorch has one process per device, all forks of one; JAX has as many CPU devices in one process.
 """
 
 import json
@@ -23,7 +23,7 @@ Job = dict[str, Any]
 
 
 def answers(backend: str, devices: int, jobs: Sequence[Job]) -> list[dict[str, Any]]:
-    """What `found_by` gives for each job on a mesh of `devices` devices."""
+    """Returns the result of `found_by` for each job on a mesh of `devices` devices."""
     flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count={devices}"
     environment = os.environ | {"XLA_FLAGS": flags, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(sys.path)}
     line = [sys.executable, __file__, backend, str(devices)]
@@ -34,8 +34,8 @@ def answers(backend: str, devices: int, jobs: Sequence[Job]) -> list[dict[str, A
 
 
 def found_by(backend: str, job: Job) -> dict[str, Any]:
-    """The answers to the prompts, the logits after them and after one token more, and how many rows, and numbers of each, a cache has
-    on a device.
+    """Returns the generated tokens, the logits after them and after one more token, and the cache's rows and numbers per row on
+    one device.
     """
     from reference_numpy.sharding import Mesh
     from rosettaformer.files.checkpoints import view
@@ -62,12 +62,12 @@ def found_by(backend: str, job: Job) -> dict[str, Any]:
 
 
 def _shape(kept: Any) -> tuple[int, ...]:
-    """Of the part of an array that one device has."""
+    """Returns the shape of the part of an array on one device."""
     return tuple(kept.addressable_shards[0].data.shape if hasattr(kept, "addressable_shards") else kept.shape)
 
 
 def _torch(devices: int, jobs: list[Job]) -> list[dict[str, Any]]:
-    """Forks the other processes, which find the same; their errors are shown, and end them."""
+    """Forks the other processes, which compute the same; their errors are printed and end them."""
     import torch
 
     import rosettaformer.use.inference.torch_mesh  # noqa: F401

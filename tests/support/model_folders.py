@@ -1,4 +1,4 @@
-"""Folders as Hugging Face's transformers saves them: tiny random GPT-2 and BERT models with tokenizers that are trained on the spot."""
+"""Hugging Face checkpoints: tiny random GPT-2 and BERT models with tokenizers that are trained on the spot."""
 
 import json
 from pathlib import Path
@@ -13,7 +13,7 @@ FOUR_NEEDS = {"numpy": "numpy", "torch": "torch", "tf": "tensorflow", "jax": "ja
 
 
 def gpt2(folder: Path, seed: int = 0, tokenizer: bool = True, **config: Any) -> Any:
-    """Saves a GPT-2 whose tokenizer has one special token, its end; returns the model."""
+    """Saves a GPT-2 whose only special token is the end token; returns the model."""
     pytest.importorskip("transformers")
     size, end = byte_pairs(folder) if tokenizer else (30, 0)
     sizes = {"vocab_size": size, "n_embd": 12, "n_head": 3, "n_layer": 2, "n_positions": 64, "bos_token_id": end, "eos_token_id": end}
@@ -30,7 +30,7 @@ def bert(folder: Path, seed: int = 0, kind: str = "BertForSequenceClassification
 
 
 def modern(folder: Path, seed: int = 0, kind: str = "LlamaForCausalLM", **config: Any) -> Any:
-    """Saves a decoder with two heads for each key head, by default a Llama; returns the model."""
+    """Saves a decoder with two query heads per key head, by default a Llama; returns the model."""
     pytest.importorskip("transformers")
     sizes = {"vocab_size": pieces(folder, kind.startswith("Gemma")), "hidden_size": 24, "num_hidden_layers": 2, "num_attention_heads": 4,
              "num_key_value_heads": 2, "head_dim": 6, "intermediate_size": 20, "max_position_embeddings": 64, "bos_token_id": 1,
@@ -45,7 +45,7 @@ def _saved(kind: str, settings: dict[str, Any], folder: Path, seed: int) -> Any:
 
 
 def byte_pairs(folder: Path) -> tuple[int, int]:
-    """Trains and saves a tokenizer as GPT-2's: its size, and its end token."""
+    """Trains and saves a GPT-2-style tokenizer; returns its size and its end token."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
     made = Tokenizer(models.BPE())
@@ -57,7 +57,7 @@ def byte_pairs(folder: Path) -> tuple[int, int]:
 
 
 def pieces(folder: Path, normalized: bool = False) -> int:
-    """Trains and saves a tokenizer as Llama 2's, or as Gemma's: its size."""
+    """Trains and saves a tokenizer like Llama 2's or Gemma's; returns its size."""
     from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors, trainers
 
     names = ["<pad>", "<eos>", "<bos>", "<unk>", "<mask>"] if normalized else ["<unk>", "<s>", "</s>"]
@@ -77,7 +77,7 @@ def pieces(folder: Path, normalized: bool = False) -> int:
 
 
 def likely_pieces(folder: Path) -> int:
-    """Trains and saves a tokenizer as XLM-RoBERTa's: its size."""
+    """Trains and saves a tokenizer like XLM-RoBERTa's; returns its size."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 
     made, names = Tokenizer(models.Unigram()), ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
@@ -92,7 +92,7 @@ def likely_pieces(folder: Path) -> int:
 
 
 def word_pieces(folder: Path) -> int:
-    """Trains and saves a tokenizer as BERT's, as vocab.txt: its size."""
+    """Trains and saves a tokenizer like BERT's, as vocab.txt; returns its size."""
     from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, trainers
 
     made = Tokenizer(models.WordPiece(unk_token="[UNK]"))
@@ -107,7 +107,7 @@ def word_pieces(folder: Path) -> int:
 
 
 def edit(folder: Path, file: str = "config.json", **entries: Any) -> Path:
-    """Changes entries of a file of JSON; one that is to be `...` is removed."""
+    """Changes entries of a JSON file; the value `...` removes an entry."""
     said = json.loads((folder / file).read_text()) | entries
     (folder / file).write_text(json.dumps({name: value for name, value in said.items() if value is not ...}))
     return folder

@@ -1,4 +1,4 @@
-"""Mutants of the reference, made from its syntax: one operation, branch, comparison, argument or constant of one function is another."""
+"""Mutants of the reference, derived from its syntax: one operation, branch, comparison, argument or constant of a function changes."""
 
 import ast
 import inspect
@@ -17,20 +17,20 @@ OPERATORS: Mapping[type, tuple[type, ...]] = {
 }  # fmt: skip
 SIBLINGS = {"cos": "sin", "floor": "ceil", "min": "max", "minimum": "maximum", "sqrt": "square"}
 SIBLINGS |= {other: name for name, other in SIBLINGS.items()}
-REFUSALS = ("checks.", "known(", "config.need", "raise ")  # how statements begin that only refuse arguments
-Site = tuple[ast.AST, str, int | None, ast.expr]  # a parent, its field, the index in it, and what stands there
+REFUSALS = ("checks.", "known(", "config.need", "raise ")  # prefixes of statements that only reject arguments
+Site = tuple[ast.AST, str, int | None, ast.expr]  # a parent, its field, the index in it, and the present expression
 
 
 @dataclass(frozen=True)
 class Mutant:
-    """title: the function, the line within it, and what stands in place of what. replaces: as `patched` takes it."""
+    """title: the function, the line within it, and the change. replaces: in the form that `patched` takes."""
 
     title: str
     replaces: Mapping[str, Callable]
 
 
 def mutants_of(function: str) -> Iterator[Mutant]:
-    """Yields every mutant of a function of `reference_numpy`, which is named as `patched` names it."""
+    """Yields every mutant of a function of `reference_numpy`, named as in `patched`."""
     path, _, attribute = function.rpartition(".")
     module, *inner = path.split(".")
     owner: Any = module_of(module)
@@ -60,7 +60,7 @@ def _put(parent: ast.AST, field: str, index: int | None, node: ast.expr) -> None
 
 
 def _sites(parent: ast.AST) -> Iterator[Site]:
-    """Yields the expressions below a node, without annotations, docstrings and what only refuses arguments."""
+    """Yields the expressions below a node, except annotations, docstrings and argument checks."""
     for field, value in ast.iter_fields(parent):
         if field in ("args", "returns", "annotation", "decorator_list") and isinstance(parent, ast.FunctionDef | ast.AnnAssign):
             continue
@@ -75,7 +75,7 @@ def _sites(parent: ast.AST) -> Iterator[Site]:
 
 
 def _others(node: ast.expr) -> Iterator[ast.expr]:
-    """Yields what may stand in the place of an expression."""
+    """Yields replacements of an expression."""
     if isinstance(node, ast.BinOp):
         yield from (node.left, node.right)
         yield from (ast.BinOp(node.left, other(), node.right) for other in OPERATORS.get(type(node.op), ()))
@@ -99,7 +99,7 @@ def _near(value: Any) -> list[Any]:
 
 
 def _calls(node: ast.Call) -> Iterator[ast.expr]:
-    """Yields an argument in place of the call, and the call of a sibling, of None for an argument, and without a keyword."""
+    """Yields an argument instead of the call, the call of a sibling function, None for an argument, and the call without a keyword."""
     name = node.func.attr if isinstance(node.func, ast.Attribute) else node.func.id if isinstance(node.func, ast.Name) else ""
     yield from (argument for argument in node.args if not isinstance(argument, ast.Starred | ast.Constant))
     if isinstance(node.func, ast.Attribute):

@@ -29,7 +29,7 @@ VALUES: tuple[Any, ...] = (
 
 
 def mutate(path: Path, rng: random.Random, others: list[Path]) -> str:
-    """Changes one file in some way, and says how. others: files that may take its place."""
+    """Mutates one file at random and describes the change. others: files that may replace it."""
     content = path.read_bytes()
     kinds = [*BYTES, *PLACES] + [*STRUCTURE] * 2 * (_parts(content) is not None)
     name = rng.choice(kinds)
@@ -84,7 +84,7 @@ PLACES: dict[str, Callable[[Path, Path], object]] = {
 
 
 def _parts(content: bytes) -> tuple[bytes, Any, bytes] | None:
-    """What stands before JSON, the JSON and what stands behind: of a JSON file nothing, of a safetensors file its length and tensors."""
+    """Returns the bytes before the JSON, the JSON, and the bytes after it: empty for JSON files, length and tensors for safetensors."""
     for head in (b"", content[:8]):
         size = int.from_bytes(head, "little") if head else len(content)
         try:
@@ -100,13 +100,13 @@ def _joined(head: bytes, text: str, tail: bytes) -> bytes:
 
 
 def _places(value: Any) -> list[tuple[Any, Any]]:
-    """(container, key) of everything within."""
+    """Returns (container, key) of every nested value."""
     keys = list(value) if isinstance(value, dict) else range(len(value)) if isinstance(value, list) else ()
     return [found for key in keys for found in ((value, key), *_places(value[key]))]
 
 
 def _set(make: Callable[[Any, random.Random], Any], wanted: type | tuple[type, ...] = object) -> Callable[[Any, random.Random], str]:
-    """One value within, of these types where there is one, becomes another."""
+    """Changes one nested value, of these types if there is one."""
 
     def change(value: Any, rng: random.Random) -> str:
         places = _places(value)
@@ -127,7 +127,7 @@ def _delete(value: Any, rng: random.Random) -> str:
 
 
 def _double(value: Any, rng: random.Random) -> str:
-    """A field is named twice, the second time with another value."""
+    """Repeats a field with another value."""
     text = json.dumps(value)
     names = [key for holder, key in _places(value) if isinstance(holder, dict)]
     if not names:

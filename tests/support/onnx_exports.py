@@ -1,4 +1,4 @@
-"""ONNX files of small models, as torch's exporter writes them."""
+"""ONNX files of small models, written by torch's exporter."""
 
 import contextlib
 import io
@@ -13,7 +13,7 @@ __all__ = ["export", "export_with_cache", "exported"]
 
 
 def exported(family: str, folder: Path) -> tuple[Path, Path]:
-    """A new random model of a family and its export from transformers: the folder and the file."""
+    """Returns the folder and the file of a random transformers model of a family and its export."""
     import torch
     import transformers
 
@@ -29,7 +29,7 @@ def exported(family: str, folder: Path) -> tuple[Path, Path]:
 
 
 def export(model: Any, file: Path, inputs: Mapping[str, Any], dynamic: bool = True) -> None:
-    """Writes what torch makes of a module. dynamic: rows and positions are not fixed."""
+    """Exports a module. dynamic: rows and positions are not fixed."""
     import torch
 
     dims = [torch.export.Dim("b"), torch.export.Dim("t")] if dynamic else []
@@ -42,7 +42,7 @@ def export(model: Any, file: Path, inputs: Mapping[str, Any], dynamic: bool = Tr
 
 
 def export_with_cache(model: Any, file: Path) -> None:
-    """Writes a decoder of transformers whose keys and values are inputs and outputs, as the field names them."""
+    """Exports a decoder of transformers whose keys and values are inputs and outputs, under the names used in practice."""
     import torch
     from transformers import DynamicCache
 

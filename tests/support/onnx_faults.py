@@ -1,6 +1,6 @@
-"""Faults of the field, planted in the graphs of transformers' models as torch's exporter writes them.
+"""Bugs from the field, planted in graphs of transformers models exported by torch.
 
-`FAULTS` has for each the export in which it is planted (`exported`), and an edit of that graph; `PLANTS` has
+`FAULTS` has for each the export in which it is planted (`exported`) and an edit of that graph; `PLANTS` has
 differences for any layer of any export.
 """
 
@@ -17,15 +17,15 @@ from rosettaformer.files.checkpoints.hugging_face import new
 
 __all__ = ["FAULTS", "PLANTS", "exported", "faulty", "planted"]
 SCOPES = "pkg.torch.onnx.name_scopes"
-LARGE = 120.0  # scores times that are beyond 1e4
+LARGE = 120.0  # factor that takes scores beyond 1e4
 TYPES: Mapping[Any, int] = {np.float16: onnx.TensorProto.FLOAT16, np.float32: onnx.TensorProto.FLOAT, np.float64: onnx.TensorProto.DOUBLE}
 
 
 def exported(base: str, folder: Path) -> tuple[Path, Path]:
-    """A random model and its export, with the inputs that say what is padding, a position and a segment.
+    """Returns a random model and its export, with inputs for padding, positions and segments.
 
-    base: a family; `.fixed` is an export of one batch and length, `.large` a model of scores beyond 1e4, `.float64` a model of that dtype
-    and `.exact` the same with numbers of that dtype, where torch 2.13 writes float32's.
+    base: a family; `.fixed` exports one batch and length, `.large` a model with scores beyond 1e4, `.float64` a float64 model,
+    `.exact` the same with float64 constants where torch 2.13 writes float32's.
     """
     import torch
     import transformers
@@ -34,7 +34,7 @@ def exported(base: str, folder: Path) -> tuple[Path, Path]:
     path, file = folder / base, folder / f"{base}.onnx"
     if not file.exists():
         wide = variant in ("float64", "exact")
-        settings = {"layer_norm_epsilon": 2**-8} if wide else {}  # the attribute of ONNX is float32
+        settings = {"layer_norm_epsilon": 2**-8} if wide else {}  # the ONNX attribute is float32
         new.write(family, path, dtype="float64" if wide else "float32", settings=settings)
         named = getattr(transformers, transformers.AutoConfig.from_pretrained(path).architectures[0])
         model = named.from_pretrained(path, attn_implementation="eager", dtype="auto").eval()
@@ -63,7 +63,7 @@ def _exact(file: Path) -> None:
 
 
 def faulty(name: str, folder: Path) -> tuple[Path, Path]:
-    """The folder of a model, and its export with that fault."""
+    """Returns the folder of a model and its export with that bug."""
     base, plant = FAULTS[name]
     path, file = exported(base, folder)
     graph = Graph(onnx.load(file))
@@ -74,7 +74,7 @@ def faulty(name: str, folder: Path) -> tuple[Path, Path]:
 
 
 def planted(what: str, layer: str, file: Path, to: Path) -> Path:
-    """A copy of the file with one difference in a layer."""
+    """Returns a copy of the file with one difference in a layer."""
     graph = Graph(onnx.load(file))
     PLANTS[what](graph, f"'{layer}'")
     onnx.save(graph.model, to)
@@ -82,7 +82,7 @@ def planted(what: str, layer: str, file: Path, to: Path) -> Path:
 
 
 class Graph:
-    """A graph that is edited."""
+    """A graph under edit."""
 
     def __init__(self, model: onnx.ModelProto) -> None:
         self.model, self.graph = model, model.graph
@@ -92,15 +92,15 @@ class Graph:
         self.count = 0
 
     def nodes(self, operation: str = "", scope: str = "") -> list[onnx.NodeProto]:
-        """The nodes, by default of every operation, whose scopes contain a text."""
+        """Returns the nodes, by default of any operation, whose scopes contain a text."""
         return [one for one in self.graph.node if operation in ("", one.op_type) and scope in _scopes(one)]
 
     def held_of(self, node: onnx.NodeProto) -> str:
-        """The first initialiser that a node reads."""
+        """Returns the first initializer that a node reads."""
         return next(name for name in node.input if name in self.held)
 
     def put(self, name: str, array: np.ndarray) -> None:
-        """Replaces an initialiser, or adds one."""
+        """Replaces or adds an initializer."""
         tensor = numpy_helper.from_array(np.ascontiguousarray(array), name)
         if name in self.held:
             next(one for one in self.graph.initializer if one.name == name).CopyFrom(tensor)
@@ -109,17 +109,17 @@ class Graph:
         self.held[name] = array
 
     def change(self, name: str, change: Callable[[np.ndarray], Any]) -> None:
-        """Gives an initialiser other numbers of its dtype."""
+        """Gives an initializer other numbers of the same dtype."""
         self.put(name, np.asarray(change(self.held[name].copy()), self.held[name].dtype))
 
     def constant(self, array: np.ndarray) -> str:
-        """Adds an initialiser; returns its name."""
+        """Adds an initializer; returns its name."""
         self.count += 1
         self.put(name := f"planted_{self.count}", array)
         return name
 
     def after(self, name: str, operation: str, *further: str, **attributes: Any) -> str:
-        """Applies an operation to a tensor, for all that read it; returns its result."""
+        """Applies an operation to a tensor for all its readers; returns the result."""
         made = self.made.get(name)
         readers = [node for node in self.graph.node if name in node.input]
         place = 1 + [*self.graph.node].index(made) if made else 0
@@ -134,7 +134,7 @@ class Graph:
         return result
 
     def prune(self) -> None:
-        """Removes what nothing reads any more, which no exporter writes."""
+        """Removes unused nodes, which no exporter writes."""
         read = {one.name for one in self.graph.output}
         for node in reversed([*self.graph.node]):
             if read & {*node.output}:
@@ -160,7 +160,7 @@ def _rms_norm_epsilon(graph: Graph) -> None:
 
 
 def _scale(graph: Graph) -> None:
-    """By the model's width, not by a head's."""
+    """Scales by the model's width instead of the head size."""
     for masked in _masked(graph):
         scaled = graph.made[masked.input[0]]
         graph.put(graph.held_of(scaled), np.array(48**-0.5, np.float32))
@@ -193,7 +193,7 @@ def _scores_in_float16(graph: Graph) -> None:
 
 
 def _float32_norms(graph: Graph) -> None:
-    """As an exporter writes them that has LayerNormalization in float32 alone."""
+    """Casts norms to float32, as an exporter does that has LayerNormalization only in float32."""
     for node in graph.nodes("LayerNormalization"):
         for place, name in enumerate(list(node.input)):
             copy = helper.make_node("Cast", [name], [f"planted_{node.output[0]}_{place}"], to=TYPES[np.float32])
@@ -204,12 +204,12 @@ def _float32_norms(graph: Graph) -> None:
 
 
 def _frequencies(frequency: Callable[[np.ndarray], np.ndarray]) -> Callable[[Graph], None]:
-    """frequency: of the exponents -2 i / size."""
+    """frequency: a function of the exponents -2 i / size."""
     return lambda graph: graph.change("model.rotary_emb.inv_freq", lambda old: frequency(-np.arange(len(old)) / len(old)))
 
 
 def _pairs_permuted(graph: Graph) -> None:
-    """The kernels of a checkpoint that rotates neighbours, in a graph that rotates halves."""
+    """Gives a graph that rotates halves the kernels of a checkpoint that rotates adjacent pairs."""
     for projection in ("q_proj", "k_proj"):
         for node in graph.nodes("MatMul", projection):
             graph.change(graph.held_of(node), lambda kernel: kernel.reshape(len(kernel), -1, 5, 2).swapaxes(2, 3).reshape(kernel.shape))
@@ -240,7 +240,7 @@ def _transposed(graph: Graph) -> None:
 
 
 def _gelu(approximate: str, scope: str) -> Callable[[Graph], None]:
-    """Takes the other form of GELU where an activation is."""
+    """Uses the other form of GELU in the activations."""
 
     def plant(graph: Graph) -> None:
         for node in graph.nodes("Gelu", scope):
@@ -256,7 +256,7 @@ def _gelu(approximate: str, scope: str) -> Callable[[Graph], None]:
 
 
 def _positions_of_the_row(graph: Graph) -> None:
-    """Counts from the row's begin, whatever is given."""
+    """Counts positions from the row's start, ignoring position ids."""
     count = graph.nodes("Range")[-1].output[0]
     for node in graph.nodes("Gather", "wpe"):
         place = [*graph.graph.node].index(node)
@@ -295,7 +295,7 @@ def _one_segment(graph: Graph) -> None:
 
 
 def _batch_in_a_shape(graph: Graph) -> None:
-    """The example's rows, where an exporter wrote the number that it saw."""
+    """Fixes the number of rows to the example's, as an exporter does that records the size it saw."""
     shape = next(node for node in graph.nodes("Concat", "self_attn") if len(node.input) == 4)
     shape.input[0] = graph.constant(np.array([2]))
 
@@ -324,7 +324,7 @@ def _offset_twice(graph: Graph) -> None:
                 graph.change(name, lambda scale: scale + 1)
 
 
-# name -> the export, and the edit of its graph
+# name -> the export and the edit of its graph
 FAULTS: Mapping[str, tuple[str, Callable[[Graph], None]]] = {
     "rms_norm_epsilon": ("llama", _rms_norm_epsilon),
     "no_rotary_scaling": ("llama", _frequencies(lambda exponent: 500000.0**exponent)),
@@ -361,7 +361,7 @@ FAULTS: Mapping[str, tuple[str, Callable[[Graph], None]]] = {
 
 
 def _kernel_of_layer(change: Callable[[np.ndarray], np.ndarray]) -> Callable[[Graph, str], None]:
-    """Changes the first matrix that the layer reads, for it alone."""
+    """Changes the first matrix that the layer reads, for this layer only."""
 
     def plant(graph: Graph, scope: str) -> None:
         matrices = {name for name, array in graph.held.items() if array.ndim == 2}
@@ -391,7 +391,7 @@ def _scale_of_layer(graph: Graph, scope: str) -> None:
 
 
 def _activation_of_layer(graph: Graph, scope: str) -> None:
-    """Takes the other form of GELU, or another sigmoid in SiLU."""
+    """Uses the other form of GELU, or another sigmoid in SiLU."""
     _gelu("tanh" if graph.nodes("Gelu", scope) else "none", scope)(graph)
     for node in graph.nodes("Sigmoid", scope):
         node.op_type = "HardSigmoid"

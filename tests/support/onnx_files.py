@@ -1,4 +1,4 @@
-"""ONNX files for tests: our port's Transformer, exported by PyTorch's exporter, and edits of a graph."""
+"""ONNX files for tests: our port's Transformer exported by PyTorch, and edits of a graph."""
 
 import warnings
 from collections.abc import Callable
@@ -28,7 +28,7 @@ class OfTensors(Transformer):
 
 
 def written(folder: Path, config: TransformerConfig, parameters: dict[str, np.ndarray], fixed: bool = False) -> tuple[Path, Path]:
-    """Writes a canonical checkpoint and the ONNX model of it. fixed: for 2 rows of 4 tokens alone."""
+    """Writes a canonical checkpoint and its ONNX model. fixed: for 2 rows of 4 tokens only."""
     checkpoint, file = folder / "model.safetensors", folder / "model.onnx"
     save(checkpoint, config, parameters)
     model = transformer("torch", config, parameters).eval()
@@ -46,7 +46,7 @@ def written(folder: Path, config: TransformerConfig, parameters: dict[str, np.nd
 
 
 def edited(file: Path, name: str, edit: Callable[[onnx.GraphProto], None]) -> Path:
-    """Writes the model after an edit of its graph beside it, under another name."""
+    """Writes the model after an edit of its graph to the same folder under another name."""
     model = onnx.load(file)
     edit(model.graph)
     onnx.save(model, file.with_name(name))
@@ -54,7 +54,7 @@ def edited(file: Path, name: str, edit: Callable[[onnx.GraphProto], None]) -> Pa
 
 
 def scaled(graph: onnx.GraphProto, place: int, factor: float) -> None:
-    """Multiplies the initialiser at that place among the matrices."""
+    """Scales the initializer at that index among the matrices."""
     matrices = [each for each in graph.initializer if len(each.dims) == 2]
     array = numpy_helper.to_array(matrices[place])
     matrices[place].CopyFrom(numpy_helper.from_array((array * factor).astype(array.dtype), matrices[place].name))

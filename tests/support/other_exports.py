@@ -1,6 +1,6 @@
-"""Files that other exporters write: each from a small random checkpoint by the library's own means, as its users write it.
+"""Files of other exporters, each made from a small random checkpoint with the library's own API, as its users would.
 
-`python tests/support/other_exports.py NAME FOLDER` makes one, in a process whose Keras has the backend that the file needs.
+`python tests/support/other_exports.py NAME FOLDER` makes one, in a process with the Keras backend that the file needs.
 """
 
 import importlib.util
@@ -20,10 +20,10 @@ from rosettaformer.files.checkpoints.hugging_face import new
 __all__ = ["FILES", "OPTIMUM", "Made", "made"]
 
 OPTIMUM = os.environ.get("ROSETTAFORMER_OPTIMUM", "")  # the Python of an environment with optimum-onnx
-ROWS, LENGTH = 2, 7  # of an example that an exporter traces
-# optimum-onnx needs a transformers that reads no rope_parameters
+ROWS, LENGTH = 2, 7  # sizes of the example that an exporter traces
+# optimum-onnx needs a transformers release that does not read rope_parameters
 OPTIMUM_SETTINGS = {"llama": {"rope_parameters": {"rope_type": "default", "rope_theta": 10000.0}}}
-# the entries of config.json that KerasHub does not read, as it has them
+# entries of config.json that KerasHub ignores, with the values it assumes
 KERAS = {
     "bert": {"hidden_act": "gelu_new", "layer_norm_eps": 1e-12, "architectures": ["BertModel"]},
     "gpt2": {"n_inner": 192, "layer_norm_epsilon": 1e-5},
@@ -32,8 +32,8 @@ KERAS = {
 
 
 class Made(NamedTuple):
-    """How a file is made. make: writes it, given the checkpoint and its place. family: of the checkpoint; empty for one that `make` writes
-    itself. settings: of its config.json. keras: the backend. words: what `check` is told beside the checkpoint.
+    """How a file is made. make: writes it, given the checkpoint and its path. family: of the checkpoint; empty if `make` writes the
+    checkpoint itself. settings: entries of config.json. keras: the backend. words: further arguments of `check`.
     """
 
     make: Callable[[Path, Path], None]
@@ -44,7 +44,7 @@ class Made(NamedTuple):
 
 
 def made(name: str, folder: Path, planted: bool = False) -> tuple[Path, Path]:
-    """The checkpoint, and the file of that name made of it in a process of its own. planted: of a copy with one kernel times 3."""
+    """Returns the checkpoint and the file of that name, made in its own process. planted: from a copy with one kernel times 3."""
     checkpoint, file = _places(name, folder)
     variables = os.environ | {"KERAS_BACKEND": FILES[name].keras, "PYTHONPATH": os.pathsep.join(sys.path), "TF_CPP_MIN_LOG_LEVEL": "3"}
     command = [sys.executable, __file__, name, folder, *["planted"] * planted]
@@ -77,7 +77,7 @@ def _planted(checkpoint: Path) -> Path:
 
 
 def _translator() -> Any:
-    """A model of both stacks as tutorials write it, and its causal mask."""
+    """A model of both stacks as in tutorials, with its causal mask."""
     import math
 
     import torch
@@ -155,11 +155,11 @@ def _transformers(export: Callable[[Any, dict[str, Any], Path], None], positions
     return make
 
 
-ROOM = 64  # tokens of a cache that does not grow
+ROOM = 64  # tokens in a cache of fixed size
 
 
 def _kept_cache(checkpoint: Path, file: Path) -> None:
-    """A program that keeps the cache between its calls, of one row and one token."""
+    """A program that keeps the cache between its calls, for one row and one token."""
     import torch
     from transformers.integrations import executorch
 
@@ -170,7 +170,7 @@ def _kept_cache(checkpoint: Path, file: Path) -> None:
 
 
 def _given_cache(checkpoint: Path, file: Path) -> None:
-    """A step that takes a cache with room, and gives it back."""
+    """A step that takes a preallocated cache and returns it."""
     import torch
     from transformers import StaticCache
 
@@ -217,7 +217,7 @@ def _with_static_cache(checkpoint: Path) -> Any:
 
 
 def _dynamic(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Rows and lengths of any size: one length for each side."""
+    """Returns dynamic rows and lengths: one length per side."""
     import torch
 
     side = {name: name[:3] if name.startswith(("src", "tgt")) else "text" for name in given}
@@ -291,7 +291,7 @@ def _torchao(config: str) -> Callable[[Any, dict[str, Any], Path], None]:
         from torchao import quantization
 
         quantization.quantize_(model, getattr(quantization, config)())
-        torch.export.save(_program(model, given).run_decompositions(), file)  # undecomposed, it needs torchao
+        torch.export.save(_program(model, given).run_decompositions(), file)  # without decomposition it needs torchao
 
     return export
 
@@ -325,10 +325,10 @@ def _lite(precision: str) -> Callable[[Path, Path], None]:
 
 
 def _keras_hub(fixed: bool = False, **options: Any) -> Callable[[Path, Path], None]:
-    """fixed: for the sizes of the example alone, without which the backend refuses. options: of `export`."""
+    """fixed: only for the sizes of the example, otherwise the backend rejects it. options: of `export`."""
 
     def make(checkpoint: Path, file: Path) -> None:
-        if not importlib.util.find_spec("sentencepiece"):  # some converters import it, for tokenizers
+        if not importlib.util.find_spec("sentencepiece"):  # some converters import it for tokenizers
             sys.modules["sentencepiece"] = types.SimpleNamespace(SentencePieceProcessor=None)
         import keras
         import keras_hub
@@ -342,7 +342,7 @@ def _keras_hub(fixed: bool = False, **options: Any) -> Callable[[Path, Path], No
         ids = 3 + np.arange(ROWS * LENGTH).reshape(ROWS, LENGTH)
         given = {"token_ids": ids.astype("int32"), "padding_mask": (ids > 0).astype("int32")}
         given |= {"segment_ids": given["token_ids"] % 2} if encoder else {}
-        model(given)  # an export as ONNX needs one call, and no tensor that has a gradient
+        model(given)  # ONNX export needs one call, and no tensor with a gradient
         model.trainable = False
         if fixed:
             specs = {name: keras.InputSpec(one.dtype.name, one.shape, name=name) for name, one in given.items()}

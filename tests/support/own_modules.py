@@ -1,4 +1,4 @@
-"""Adapters of ports that a test writes down or docs/ports.md shows, and a norm of every framework with parameters of own names and axes."""
+"""Adapters of ports from tests or docs/ports.md, and a norm in each framework whose parameters have unusual names and axes."""
 
 import importlib
 import importlib.util
@@ -19,7 +19,7 @@ __all__ = ["adapter", "blocks", "document", "norm", "verdict"]
 
 
 def blocks(file: str) -> list[str]:
-    """The blocks of Python of a page in docs/."""
+    """Returns the Python blocks of a page in docs/."""
     text = (Path(__file__).parents[2] / "docs" / file).read_text(encoding="utf-8")
     return re.findall(r"^```python\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
 
@@ -30,7 +30,7 @@ def document(name: str) -> str:
 
 
 def verdict(case: Case, answer: Callable[[Case], Any]) -> str:
-    """Whether every output conforms; "not covered" where there is no answer."""
+    """Returns "pass" if every output conforms, "differs" otherwise, and "not covered" if there is no output."""
     try:
         outputs = answer(case)
     except NotCovered:
@@ -40,7 +40,7 @@ def verdict(case: Case, answer: Callable[[Case], Any]) -> str:
 
 
 def adapter(framework: str, **port: Any) -> Any:
-    """The adapter of a port that has these attributes."""
+    """Returns the adapter of a port with these attributes."""
     module = {"torch": "torch", "tf": "tensorflow", "jax": "flax"}[framework]
     if importlib.util.find_spec(module) is None:
         pytest.skip(f"{module} is not installed")
@@ -49,7 +49,7 @@ def adapter(framework: str, **port: Any) -> Any:
 
 
 def norm(kind: str, width: int, epsilon: float, dtype: Any, axes: int) -> Any:
-    """A norm with parameters gamma and beta of so many axes, all but the last of size 1: of a row `t d` if it is one, else of `b t d`."""
+    """Returns a norm whose gamma and beta have this number of axes, all but the last of size 1; takes `t d` for one axis, else `b t d`."""
     shape = (*[1] * (axes - 1), width)
 
     def normed(x: Any, gamma: Any, beta: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Ports that `new-port --from` proposes in this process, and what the judge says of them."""
+"""Ports that `new-port --from` proposes in this process, and the judge's verdicts on them."""
 
 import os
 import sys
@@ -16,11 +16,11 @@ from rosettaformer.judge.status import Status
 __all__ = ["MODELS", "changed", "config", "forget", "judged", "proposed", "proposed_text"]
 
 MODELS = Path(__file__).parents[1] / "proposed"
-_NEEDED = {"keras": "keras", "nnx": "flax", "linen": "flax", "transformers": "transformers", "modern": "transformers"}  # by its first word
+_NEEDED = {"keras": "keras", "nnx": "flax", "linen": "flax", "transformers": "transformers", "modern": "transformers"}  # by first word
 
 
 def proposed(source: str, component: str = "", **given: str) -> Proposal:
-    """The proposal for `file.py:CLASS` of the folder of models, or `module:CLASS`, if its framework is installed."""
+    """Returns the proposal for `file.py:CLASS` of the models folder, or `module:CLASS`, if its framework is installed."""
     pytest.importorskip(_NEEDED.get(Path(source).name.partition(".")[0].partition("_")[0], "torch"))
     try:
         return propose(str(MODELS / source) if ".py:" in source else source, "my_port.py", component, given=given)
@@ -29,13 +29,13 @@ def proposed(source: str, component: str = "", **given: str) -> Proposal:
 
 
 def proposed_text(text: str, name: str, file: str = "my_file.py") -> Proposal:
-    """The proposal for a class of a file of that text."""
+    """Returns the proposal for a class in a file with that source."""
     Path(file).write_text(text)
     return propose(f"{file}:{name}", "my_port.py")
 
 
 def judged(proposal: Proposal, dtypes: Sequence[str] = DTYPES, names: Sequence[str] = ()) -> dict[str, set[Status]]:
-    """What came of the component's cases that the port is asked, by the case's name. names: of cases; all if empty."""
+    """Returns the results of the component's cases by name. names: of cases; empty means all."""
     Path("my_port.py").write_text(proposal.text)
     cases = [case for case in suite() if case.component == proposal.component and (not names or case.name in names)]
     found: dict[str, set[Status]] = {}
@@ -47,12 +47,12 @@ def judged(proposal: Proposal, dtypes: Sequence[str] = DTYPES, names: Sequence[s
 
 
 def config(proposal: Proposal) -> dict[str, str]:
-    """The config fields that the port fixes, as they are written, without those that are left open."""
+    """Returns the config fields that the port fixes, as written, without those left open."""
     return {one.name: one.value for one in proposal.decisions if one.kind == "config" and not one.is_open}
 
 
 def changed(text: str, *changes: tuple[str, str]) -> str:
-    """The text with each change, whose place occurs once."""
+    """Returns the text after each replacement, whose original occurs exactly once."""
     for old, new in changes:
         assert text.count(old) == 1, old
         text = text.replace(old, new)
@@ -60,7 +60,7 @@ def changed(text: str, *changes: tuple[str, str]) -> str:
 
 
 def forget() -> None:
-    """Lets the next test read the files of models and ports again, and those of its own folder."""
+    """Clears the caches of model and port files, so that the next test reads its own."""
     folders = (str(MODELS), str(MODELS.parent / "ports"), os.getcwd())
     for name, module in list(sys.modules.items()):
         if str(getattr(module, "__file__", None) or "").startswith(folders):

@@ -1,4 +1,4 @@
-"""Models as libraries publish them, beside each other: transformers on the left, KerasHub or Flax on the right."""
+"""Pairs of models as libraries publish them: transformers on the left, KerasHub or Flax on the right."""
 
 import json
 import sys
@@ -15,7 +15,7 @@ __all__ = ["FLAX", "MODELS", "OTHERWISE", "PAIRS", "PLANTED", "WITHOUT_FLAX", "P
 
 MODELS = Path(__file__).resolve().parents[1] / "compared"
 FLAX = Path(sys.prefix) / "flax-transformers"
-# family -> the model on the left of an equal pair with KerasHub, and with Flax
+# family -> the left model of an equal pair with KerasHub, and with Flax
 PAIRS = {
     family: f"torch.py:{family}" for family in ("bert", "distilbert", "gpt2", "llama", "mistral", "qwen2", "gemma", "t5", "bart", "vit")
 } | {"roberta": "planted.py:roberta", "qwen3": "planted.py:qwen3"}
@@ -24,7 +24,7 @@ WITHOUT_FLAX = {
     "qwen3": "transformers 4 has no Flax model of it",
     "t5": "its Flax model calls `jnp.clip(a_max=...)`, which JAX 0.10 has not",
 }
-# What KerasHub fixes and no argument changes: where it differs from transformers, and what is said of it.
+# Values that KerasHub fixes: where it differs from transformers, and what the report says.
 OTHERWISE = {
     "roberta": ("embeddings.LayerNorm", "epsilon 1e-12 on the left, 1e-05 on the right"),
     "qwen3": ("layers.0.self_attn.q_norm", "epsilon 1e-06 on the left, 1e-05 on the right"),
@@ -33,8 +33,8 @@ OTHERWISE = {
 
 @dataclass(frozen=True)
 class Plant:
-    """A difference that is planted. where: the layer, or the two between which it is; fused: where a library holds all three projections
-    in one layer on both sides. said: what the first sentence of it says.
+    """A planted difference. where: the layer, or the two between which it is; fused: the same if a library holds all three projections
+    in one layer on both sides. said: what the first sentence of the report mentions.
     """
 
     what: str
@@ -43,7 +43,7 @@ class Plant:
     fused: tuple[str, ...] = ()
 
     def is_named(self, report: dict[str, Any]) -> bool:
-        """Whether the report finds it where it is, and says what it is."""
+        """Whether the report locates and explains the difference."""
         where, said = told(report)
         return where in (self.where, self.fused) and self.said in said
 
@@ -103,7 +103,7 @@ PLANTED = {
 
 
 def compare(left: str, right: str, family: str, folder: Path, *options: object) -> Outcome:
-    """`rosettaformer compare` on two of these models, of which those of Flax have a process of their own."""
+    """Runs `rosettaformer compare` on two of these models; Flax models have their own process."""
     sides = MODELS / f"published_{left}", MODELS / f"published_{right}.py:{family}"
     with sides_in_process.in_process(but="published_flax"):
         return invoke("compare", *sides, *_inputs(right, family, folder), *options, "-q", "--json", folder / "report.json")
@@ -115,7 +115,7 @@ def report_of(folder: Path) -> dict[str, Any]:
 
 
 def told(report: dict[str, Any]) -> tuple[tuple[str, ...], str]:
-    """Where a difference is first, and the sentence about it."""
+    """Returns the first differing place and the sentence about it."""
     first = report["first"]
     return ((first["left"],) if first["what"] == "layer" else (first["after"][0], first["before"][0])), report["sentences"][1]
 
@@ -123,7 +123,7 @@ def told(report: dict[str, Any]) -> tuple[tuple[str, ...], str]:
 def _inputs(right: str, family: str, folder: Path) -> Iterator[object]:
     if family == "vit":
         yield from ("--input", "pixel_values: b=2 y=16 x=16 c=3 float32")
-    elif right == "flax" and family in ("roberta", "llama", "mistral", "gemma"):  # it makes no positions and no mask of its own
+    elif right == "flax" and family in ("roberta", "llama", "mistral", "gemma"):  # it makes neither positions nor its own mask
         tokens = np.random.default_rng(0).integers(3, 60, (2, 7))
         positions = np.broadcast_to(np.arange(7), (2, 7)) + (2 if family == "roberta" else 0)
         np.savez(folder / "inputs.npz", input_ids=tokens, position_ids=positions, attention_mask=np.ones_like(tokens))

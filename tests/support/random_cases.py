@@ -16,10 +16,10 @@ COMPONENTS = (
 
 
 def random_config(rng: np.random.Generator) -> TransformerConfig:
-    """A valid config: every field takes every kind of value.
+    """Returns a valid config in which every field takes every kind of value.
 
-    The width is at least 4: a norm over two or three features is close to a step function, and no tolerance tells a wrong step from a
-    last bit that fell on its other side.
+    The width is at least 4: a norm over two or three features is close to a step function, and no tolerance can tell a wrong step from a
+    last bit that rounds to the other side.
     """
     groups, share, decoders = int(rng.integers(1, 4)), bool(rng.integers(2)), int(rng.integers(1, 4))
     source, target = (int(size) for size in rng.integers(3, 40, 2))
@@ -49,7 +49,7 @@ def random_config(rng: np.random.Generator) -> TransformerConfig:
 
 
 def random_case(seed: int, component: str = "") -> Case:
-    """The case of that seed: the component, or a random one, of a random config, with random inputs, lengths and masks."""
+    """Returns the case of that seed: the component, or a random one, with random config, inputs, lengths and masks."""
     rng = np.random.default_rng(seed)
     config, component = random_config(rng), component or str(rng.choice(COMPONENTS))
     sizes = {"b": int(rng.integers(1, 5)), "t": int(rng.integers(1, 12)), "s": int(rng.integers(1, 12))}
@@ -94,14 +94,14 @@ def _inputs(component: str, config: TransformerConfig, sizes: dict[str, int], rn
 
 
 def _tokens(rng: np.random.Generator, batch: int, length: int, vocabulary: int) -> np.ndarray:
-    """Ids that often are padding, or now and then soft rows."""
+    """Returns ids with frequent padding, or occasionally soft rows."""
     if rng.integers(5) == 0:
         return rng.dirichlet(np.ones(vocabulary), (batch, length))
     return np.where(rng.random((batch, length)) < 0.3, rng.integers(0, 3, (batch, length)), rng.integers(0, vocabulary, (batch, length)))
 
 
 def _mask(rng: np.random.Generator, b: int, h: int, t: int, s: int) -> np.ndarray | None:
-    """No mask, or one of any broadcastable shape, in which a whole row may be empty."""
+    """Returns None or a mask of any broadcastable shape, possibly with empty rows."""
     if rng.integers(3) == 0:
         return None
     shape = [size if rng.integers(2) else 1 for size in (b, h, t)] + [s]

@@ -1,4 +1,4 @@
-"""The report of a run: CPU seconds, counts, and how many tests its time did not allow."""
+"""The report of a run: CPU seconds, counts, and the number of tests that the time limit left out."""
 
 import json
 import resource
@@ -17,7 +17,7 @@ COUNTED = ("cases compared", "mutants caught", "mutants named")
 
 
 def options(parser: pytest.Parser) -> None:
-    """The options of the report."""
+    """Adds the options of the report."""
     parser.addoption("--cpu-seconds", type=int, default=0, help="list so many of the costliest tests, and the kinds and folders")
     parser.addoption("--cpu-limit", type=float, help="fail a run that takes more CPU seconds")
     parser.addoption("--minutes", type=float, help="start no test after so many minutes")
@@ -25,9 +25,9 @@ def options(parser: pytest.Parser) -> None:
 
 
 class RunReport:
-    """Adds up what the processes of a run measure, prints it at the end and writes it with --counts.
+    """Sums the measurements of a run's processes, prints them at the end and writes them with --counts.
 
-    A test adds to a count by `record_property("cases compared", 12)`, which counts if it passes.
+    A test adds to a count with `record_property("cases compared", 12)`, which counts if the test passes.
     """
 
     def __init__(self, config: pytest.Config) -> None:
@@ -76,7 +76,7 @@ class RunReport:
         finally:
             if session.config.getoption("dist", "no") == "no" or hasattr(session.config, "workerinput"):
                 self.rest += _used() - self.tests.total()
-            else:  # what its workers took comes from them
+            else:  # the workers report their own usage
                 self.rest += sum(resource.getrusage(resource.RUSAGE_SELF)[:2])
             if (output := getattr(session.config, "workeroutput", None)) is not None:
                 output["start and collection"] = self.rest
@@ -85,7 +85,7 @@ class RunReport:
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_testnodedown(self, node: Any) -> None:
-        """Takes over what a worker of xdist has measured."""
+        """Collects the measurements of an xdist worker."""
         self.rest += getattr(node, "workeroutput", {}).get("start and collection", 0.0)
 
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:
@@ -111,5 +111,5 @@ class RunReport:
 
 
 def _used() -> float:
-    """The CPU seconds of this process and of the processes that it has waited for."""
+    """Returns the CPU seconds of this process and its finished children."""
     return sum(sum(resource.getrusage(who)[:2]) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))

@@ -1,4 +1,4 @@
-"""Both sides of a comparison in the process of the tests: frameworks are imported once for all of them. Only for sides that neither crash
+"""Runs both sides of a comparison in the test process, so that frameworks are imported once. Only for sides that neither crash
 nor hang.
 """
 
@@ -18,7 +18,7 @@ __all__ = ["in_process", "sides_in_process"]
 
 
 class _InProcess:
-    """Answers as `rosettaformer.common.processes.Child` does; questions and answers take the form that they have between processes."""
+    """Answers like `rosettaformer.common.processes.Child`; messages take the form they have between processes."""
 
     ended = False
 
@@ -44,18 +44,18 @@ class _InProcess:
         return _sent(self._answer)
 
     def close(self) -> None:
-        """Nothing is left running."""
+        """Does nothing: no process is running."""
 
 
 def _sent(message: Any) -> Any:
-    """The message as the other process receives it."""
+    """Returns the message as the other process would receive it."""
     parts, _ = wire.pack(message)
     stream = io.BytesIO(b"".join(bytes(part) for part in parts))
     return wire.receive(stream.read)[0]
 
 
 def in_process(but: str = "") -> Any:
-    """A context in which no process is started for a side. but: a file's name, without its end, that has one all the same."""
+    """A context in which sides run in this process. but: the stem of a file that still gets its own process."""
 
     def child(module: str, argument: str, threads: int, who: str) -> Any:
         own = but and Path(json.loads(argument)["path"]).stem == but

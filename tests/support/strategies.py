@@ -1,4 +1,4 @@
-"""Random valid configurations, parameters of visible size and tokens, for the proofs of the reference."""
+"""Random valid configurations, visible parameters and tokens, for property tests of the reference."""
 
 from typing import Any
 
@@ -53,7 +53,7 @@ def _rotary(draw: st.DrawFn) -> dict[str, Any]:
 
 @st.composite
 def configs(draw: st.DrawFn, **fixed: Any) -> TransformerConfig:
-    """Any valid configuration of a few thousand parameters; `fixed` fields are as given."""
+    """Any valid configuration of a few thousand parameters; `fixed` fields keep their values."""
     groups, share = draw(st.integers(1, 3)), fixed.get("share_embeddings", draw(st.booleans()))
     source_vocabulary, positions = draw(st.integers(4, 9)), fixed.get("positions", draw(st.sampled_from(POSITIONS)))
     fields = {
@@ -110,7 +110,7 @@ def configs(draw: st.DrawFn, **fixed: Any) -> TransformerConfig:
 
 
 def draw_parameters(config: TransformerConfig, seed: int, component: str = "transformer", dtype: Any = np.float64) -> dict[str, Any]:
-    """Canonical parameters, all of them random and of visible size, biases and offsets too."""
+    """Draws random canonical parameters of visible size, including biases and offsets."""
     rng = np.random.default_rng(seed)
     spread = {"kernel": config.model_width**-0.5, "table": 1.0, "scale": 0.3, "bias": 0.5, "offset": 0.5}
     result = {}
@@ -126,18 +126,18 @@ def tree(config: TransformerConfig, seed: int, component: str = "transformer", d
 
 
 def draw_tokens(rng: np.random.Generator, vocabulary: int, shape: tuple[int, ...], padding_id: int | None = None) -> np.ndarray:
-    """Random ids, none of them the padding id."""
+    """Draws random ids other than the padding id."""
     return rng.choice([id_ for id_ in range(vocabulary) if id_ != padding_id], shape)
 
 
 def draw_heads(config: TransformerConfig, rng: np.random.Generator, dtype: Any = np.float64) -> list[np.ndarray]:
-    """Query, key and value of four rows, of four queries and five keys."""
+    """Draws query, key and value of four rows, with four queries and five keys."""
     sides = (4, config.heads, config.key_size), (5, config.key_value_heads, config.key_size), (5, config.key_value_heads, config.value_size)
     return [rng.normal(size=(4, *side)).astype(dtype) for side in sides]
 
 
 def draw_pairs(config: TransformerConfig, rng: np.random.Generator) -> dict[str, Any]:
-    """Four rows of five ids of each side; with a padding id all but the first row end in some of it."""
+    """Draws four rows of five ids per side; with a padding id, all but the first row end in padding."""
     vocabularies = config.source_vocabulary, config.target_vocabulary
     pairs = [draw_tokens(rng, vocabulary, (4, 5), config.padding_id) for vocabulary in vocabularies]
     if config.padding_id is not None:

@@ -1,4 +1,4 @@
-"""Several processes of a run, played by threads of this one."""
+"""Plays several processes of a run with threads of this one."""
 
 import threading
 from collections.abc import Callable
@@ -18,7 +18,7 @@ class Threads(Group):
         self._flags[self.rank] = flag
         self._barrier.wait()
         found = any(self._flags)
-        self._barrier.wait()  # nobody sets the next flag before all have looked
+        self._barrier.wait()  # no thread sets the next flag before all have looked
         return found
 
     def barrier(self) -> None:
@@ -26,7 +26,7 @@ class Threads(Group):
 
 
 def in_threads(count: int, action: Callable[[Group], Any]) -> list[Any]:
-    """What the action gives in each of `count` threads, or the exception that it raises."""
+    """Returns the action's result, or the exception it raises, in each of `count` threads."""
     flags, barrier = [False] * count, threading.Barrier(count, timeout=20)
 
     def run(rank: int) -> Any:

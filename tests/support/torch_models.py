@@ -1,4 +1,4 @@
-"""The small models of the tests of the PyTorch port."""
+"""The small models in tests of the PyTorch port."""
 
 from typing import Any
 
@@ -37,7 +37,7 @@ def close(found: Any, expected: Any) -> None:
 
 
 class Doubled(torch.nn.Module):
-    """A parametrisation with a parameter."""
+    """A parametrization that has a parameter."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -31,24 +31,24 @@ TOLERANCES = {"float64": 1e-9, "float32": 2e-4, "bfloat16": 0.5, "float16": 0.05
 
 
 def values(config: TransformerConfig = CONFIG, dtype: Any = "float64", seed: int = 3) -> dict[str, np.ndarray]:
-    """Canonical parameters; biases and offsets are not zero."""
+    """Returns canonical parameters with nonzero biases and offsets."""
     rng, shapes = np.random.default_rng(seed), parameters.shapes(config)
     return {name: (0.5 * rng.standard_normal(shape)).astype(dtype) for name, shape in shapes.items()}
 
 
 def tree(arrays: dict[str, np.ndarray] | None = None) -> dict[str, Any]:
-    """Parameters as the reference takes them, in float64."""
+    """Returns parameters as the reference takes them, in float64."""
     return parameters.nest({name: np.asarray(x, np.float64) for name, x in (arrays or values()).items()})
 
 
 def inputs(config: TransformerConfig) -> dict[str, Any]:
-    """The ids that a model with this config takes."""
+    """Returns the ids that a model with this config takes."""
     given: dict[str, Any] = {"source": SOURCE if config.encoder_layers else None}
     return given | ({"target": TARGET} if config.decoder_layers else {})
 
 
 def reference(config: TransformerConfig = CONFIG, arrays: Any = None, **changed: Any) -> np.ndarray:
-    """Output of the reference's whole model, or of the head of an encoder-only model."""
+    """Returns the output of the reference's whole model, or of the head of an encoder-only model."""
     nested, given = tree(arrays or values(config)), inputs(config) | changed
     if config.decoder_layers:
         return flat.transformer(nested, config, **given)
@@ -75,11 +75,11 @@ class Models:
         self.weights = self.backend.weights
 
     def loaded(self, config: TransformerConfig = CONFIG, dtype: str = "float64", seed: int = 3) -> Any:
-        """A model in evaluation mode with the parameters of `values`."""
+        """Returns a model in evaluation mode with the parameters of `values`."""
         return self.backend.loaded(config, values(config, dtype, seed))
 
     def output(self, call: Any, config: TransformerConfig = CONFIG, **changed: Any) -> np.ndarray:
-        """The output for the ids of a config, as an array."""
+        """Returns the output for the ids of a config as an array."""
         given = inputs(config) | changed
         named = {name: x if x is None else self.weights.from_numpy(x) for name, x in given.items()}
         named = self.backend.texts(**named) if given.keys() - {"source", "target"} else named
@@ -88,20 +88,20 @@ class Models:
         return np.asarray(self.weights.to_numpy(call(*sides, **named)), np.float64)
 
     def right(self, model: Any, call: Any = None, tolerance: float = 0.0, config: Any = None, **changed: Any) -> None:
-        """The model, or a call made of it, computes the reference with the exported parameters."""
+        """Checks that the model, or a call made of it, matches the reference with the exported parameters."""
         config = config or model.config
         exported = self.weights.export(model, config)
         limit = tolerance or TOLERANCES[str(next(iter(exported.values())).dtype)]
         same(self.output(call or model, config, **changed), reference(config, exported, **changed), limit)
 
     def tokens(self, model: Any, searcher: Any = None) -> list[list[int]]:
-        """The tokens of a greedy search."""
+        """Returns the tokens of a greedy search."""
         searcher = searcher or self.backend.part("decoding").Searcher(model)
         source = self.weights.from_numpy(SOURCE)
         return np.asarray(searcher.greedy_search(source, SEARCH)["token_bn"]).tolist()
 
     def searched(self, model: Any) -> None:
-        """A greedy search finds the reference's tokens for the exported parameters."""
+        """Checks that a greedy search finds the reference's tokens with the exported parameters."""
         arrays = tree(self.weights.export(model, model.config))
         strategy = Strategy.of(SEARCH, model.config)
         found = decoding.greedy_search(arrays, model.config, SOURCE, strategy)["token_bn"]

@@ -1,4 +1,4 @@
-"""Whether what `--like` asks of a model shows a change of the reference: the logits of some prompt then miss their tolerance."""
+"""Whether the prompts of `--like` reveal a change of the reference: the logits of some prompt exceed their tolerance."""
 
 import functools
 import tempfile
@@ -17,9 +17,9 @@ from rosettaformer.judge.suite.like import like_cases
 __all__ = ["DTYPE", "ENOUGH", "Model", "changes_another", "hidden", "model"]
 
 DTYPE = "float32"
-ENOUGH = 10.0  # times the tolerance, as every defect of the catalogue must miss it in some case
-CHANGED = 1e-5  # of the largest logit: what float32 tells from nothing
-# the prompts, the most revealing and cheap first
+ENOUGH = 10.0  # times the tolerance: the least error of every known bug in some case
+CHANGED = 1e-5  # relative to the largest logit: the least visible change in float32
+# the prompts, most revealing and cheapest first
 ORDER = """
     medium left_padding right_padding two_segments batch left_padding_columns right_padding_columns short one_token left_padding_alone
     original_length original_length_left_padding beyond_original_length long medium_steps steps long_steps
@@ -29,10 +29,10 @@ LOGITS, STEPS = ("transformer", "masked_language_logits"), ("decode_in_steps",)
 
 
 class Model:
-    """A built-in checkpoint, with its prompts and their expected logits in float32."""
+    """A built-in checkpoint with its prompts and their expected logits in float32."""
 
     def __init__(self, name: str, settings: tuple[tuple[str, Any], ...] = (), steps: bool = False) -> None:
-        """settings: entries of config.json that differ. steps: the prompts are read in steps."""
+        """settings: changed entries of config.json. steps: the prompts are read in decoding steps."""
         with tempfile.TemporaryDirectory() as root:
             new.write(name, Path(root) / DTYPE, dtype=DTYPE, settings=dict(settings))
             asked = like_cases(Path(root))
@@ -44,7 +44,7 @@ class Model:
         return tolerance.expect(self.cases[index].at(DTYPE))["output"]
 
     def times(self, changing: Any) -> float:
-        """By how much the tolerance is missed at most, with the change in the reference; `ENOUGH` ends the search. changing: makes a
+        """Returns the largest error with the change in the reference, divided by the tolerance; `ENOUGH` ends the search. changing: makes a
         context manager."""
         largest = 0.0
         for index, case in enumerate(self.cases):
@@ -59,7 +59,7 @@ class Model:
 
 
 def _kept(case: Case) -> Case:
-    """The case, whose arrays no change can overwrite."""
+    """Returns the case with read-only arrays."""
     for array in (*case.inputs.values(), *case.parameters.values()):
         if isinstance(array, np.ndarray):
             array.setflags(write=False)
@@ -67,11 +67,11 @@ def _kept(case: Case) -> Case:
 
 
 def _answer(case: Case, changing: Any) -> np.ndarray | None:
-    """The logits with the change; None if it ends in an error, or gives no logits."""
+    """Returns the logits with the change; None if it raises or returns no logits."""
     try:
         with changing(), np.errstate(all="ignore"):
             got = components.answer(case)["output"]
-    except Exception:  # whatever a change leads to
+    except Exception:  # a change can cause any error
         return None
     return got if isinstance(got, np.ndarray) and got.dtype.kind in "fV" else None
 
@@ -81,7 +81,7 @@ model = functools.cache(Model)
 
 @functools.cache
 def others(name: str, steps: bool = False) -> list[tuple[Case, np.ndarray]]:
-    """Prompts and logits of another model of the same kind: every number of config.json that is no size is another one."""
+    """Returns prompts and logits of another model of the same kind, in which every number of config.json except sizes differs."""
     with tempfile.TemporaryDirectory() as root:
         new.write(name, Path(root) / "float64", seed=1, dtype="float64", settings=dict(_settings(new._said(name, "tiny", {}))))
         asked = [case for case in like_cases(Path(root)) if case.component in (STEPS if steps else LOGITS)]
@@ -113,7 +113,7 @@ def changes_another(name: str, changing: Any, steps: bool = False) -> bool:
 def hidden(
     name: str, changes: Iterable[tuple[str, Any]], settings: tuple[tuple[str, Any], ...] = (), steps: bool = False
 ) -> dict[str, float]:
-    """The changes that alter another model of that kind, and that no prompt of this one shows, with how near they come."""
+    """Returns the changes that alter another model of that kind but that no prompt of this one reveals, with how near they come."""
     own = model(name, settings, steps)
     found = ((title, own.times(changing)) for title, changing in changes if changes_another(name, changing, steps))
     return {title: times for title, times in found if times <= ENOUGH}

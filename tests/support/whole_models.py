@@ -1,4 +1,4 @@
-"""Ports of whole models that tests write, the models that they are given, and what the judge says of them."""
+"""Ports of whole models written by tests, their models, and the judge's verdicts."""
 
 import functools
 import tempfile
@@ -23,7 +23,7 @@ from rosettaformer.judge.suite.like_folders import cases_of
 __all__ = ["PLAIN", "SLOW", "in_this_process", "judged", "models", "quick", "written"]
 
 PLAIN = Path(__file__).parents[1] / "ports" / "whole_numpy.py"
-SLOW = ("long", "far")  # beginnings of the names of cases that take long
+SLOW = ("long", "far")  # prefixes of slow cases
 TEXT = """
 import sys
 import numpy as np
@@ -46,7 +46,7 @@ def load(folder):
     {further}
     return logits
 """
-_REFERENCE = threading.RLock()  # of the reference: what is expected is computed in other orders, and the plain port is the reference
+_REFERENCE = threading.RLock()  # guards the reference: expectations run it in other orders, and the plain port is the reference
 _KEPT: list[tempfile.TemporaryDirectory[str]] = []  # removed when the process ends
 
 
@@ -63,20 +63,20 @@ class _Locked(Store):
 
 
 def in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Runs ports in the process of the tests, while nothing that is expected is computed."""
+    """Runs ports in the test process, but never while an expectation is computed."""
     monkeypatch.setattr(session, "open_worker", _InProcess)
     monkeypatch.setattr(runner, "Store", _Locked)
 
 
 @functools.cache
 def models(family: str = "qwen3", dtypes: Sequence[str] = DTYPES) -> list[Case]:
-    """The cases of a family's new model, whose folders stay to the end."""
+    """Returns the cases of a family's new model, whose folders stay until the end of the process."""
     _KEPT.append(tempfile.TemporaryDirectory())
     return cases_of(family, Path(_KEPT[-1].name), dtypes)
 
 
 def quick(family: str = "qwen3") -> list[Case]:
-    """Those of texts that are not long."""
+    """Returns the cases whose texts are not long."""
     return [case for case in models(family) if not case.name.startswith(SLOW)]
 
 
@@ -84,8 +84,8 @@ def written(
     folder: Path, fault: str = "pass", top: str = "", further: str = "", arguments: str = "token_bt, mask_bt", given: str = "",
     changes: str = "",
 ) -> str:  # fmt: skip
-    """A port of the plain one: `fault` changes its logits y, `top` and `further` are further lines of the file and of `load`, `changes`
-    other fields of its config."""
+    """Writes a variant of the plain port: `fault` changes its logits y, `top` and `further` add lines to the file and to `load`, `changes`
+    changes fields of its config."""
     path = folder / "a_whole_port.py"
     given = given or arguments
     changes = changes and f", {changes}"
@@ -96,5 +96,5 @@ def written(
 
 
 def judged(port: str | Path, cases: Sequence[Case], dtype: str = "float32") -> dict[str, Result]:
-    """The result of each case in that dtype, by its id."""
+    """Returns the result of each case in that dtype by its id."""
     return {result.case: result for result in runner.run(cases, [str(port)], [dtype], store=_Locked())}

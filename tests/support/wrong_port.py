@@ -1,4 +1,4 @@
-"""A port that defines one component, and that one with epsilon outside the root. Used by the tests of the command."""
+"""A port that defines one component, with epsilon outside the square root. Used by the tests of the command."""
 
 import numpy as np
 

@@ -16,5 +16,5 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def run(trained: Path, tmp_path: Path) -> Path:
-    """A copy of a run of four steps."""
+    """Returns a copy of a run of four steps."""
     return Path(shutil.copytree(trained, tmp_path / "run"))

@@ -1,4 +1,4 @@
-"""The plan of a training step, by hand-worked numbers and published formulas, and its command."""
+"""The plan of a training step, checked with manually computed numbers and published formulas, and its command."""
 
 import json
 import re
@@ -26,7 +26,7 @@ LLAMA = preset("llama31_8b", source_vocabulary=V, target_vocabulary=V, model_wid
 
 
 def step(config: TransformerConfig, mesh: str, **changes: Any) -> Step:
-    """A step; changes are fields of it or of its recipe."""
+    """Returns a step; changes are fields of it or of its recipe."""
     given = {"rows": B, "source": 8, "target": S, "dtype": "float32", "recompute": False, "backend": "torch"}
     own = {name: changes.pop(name) for name in given if name in changes}
     return Step(config=config, mesh=Mesh.parse(mesh), recipe=PAPER.replace(**changes), **given | own)
@@ -40,7 +40,7 @@ def payload(found: Step, purpose: str, axis: str = "model") -> int:
 def test_activations_are_those_of_korthikanti_et_al_equations_1_and_2(model: int) -> None:
     found = step(GPT, f"model={model}", dtype="bfloat16")
     layer = memory.attention(found, "target", "target") + memory.feed_forward(found, "target")
-    # of a layer in 16 bits: s b h (10 + 24 / t + 5 a s / (h t)), with a heads and the width h
+    # bytes per layer in 16 bits: s b h (10 + 24 / t + 5 a s / (h t)), with a heads and width h
     assert layer == S * B * D * (10 + 24 / model + 5 * H * S / (D * model))
     again = step(GPT, f"model={model}", dtype="bfloat16", recompute=True)
     around = S * B * D * (2 * 2 + 1)  # the embedding's mask, and the inputs of the last norm and of the logits
@@ -50,17 +50,17 @@ def test_activations_are_those_of_korthikanti_et_al_equations_1_and_2(model: int
 
 def test_a_fused_attention_holds_no_weights_and_a_cap_or_dropout_does() -> None:
     fused, capped = step(LLAMA, "model=2"), step(LLAMA.replace(score_cap=5.0), "model=2")
-    #      input, norm; queries and output of 2 heads; a key and a value of 1 group; the logarithms of 2 heads
+    # input, norm; queries and output of 2 heads; a key and a value of 1 group; the logarithms of 2 heads
     assert memory.attention(fused, "target", "target") == 4 * S * B * (2 * D + 2 * 8 + 2 * 8 + 2 * 8 + 2)
     assert memory.attention(capped, "target", "target") - memory.attention(fused, "target", "target") == 4 * S * B * 2 * (2 * S - 1)
-    #      gate, its activation, what it multiplies, the product; input, norm
+    # gate, its activation, its other factor, the product; input, norm
     assert memory.feed_forward(fused, "target") == 4 * S * B * (4 * F // 2 + 2 * D)
 
 
 def test_full_sharding_holds_two_layers_and_what_lies_outside_of_them_whole() -> None:
     outside = D * (V + 64 + 2)
     layer = (parameters.count(GPT) - outside) // L
-    found, own = memory.memory(step(GPT, "data=4")), parameters.count(GPT)  # four bytes of each number, on four devices
+    found, own = memory.memory(step(GPT, "data=4")), parameters.count(GPT)  # four bytes per number, on four devices
     assert found["gathered"] == 4 * (3 * layer + 2 * outside)
     assert [found[what] for what in memory.STATE] == [own, own, 2 * own]  # ZeRO, stage 3
     assert memory.memory(step(GPT, "data=4,replicate"))["gathered"] == 0
@@ -75,10 +75,10 @@ def test_a_vocabulary_that_does_not_divide_counts_by_its_largest_part() -> None:
 
 
 def test_full_sharding_sends_half_as_much_again_as_data_parallel_rings_do() -> None:
-    """ZeRO, section 7: 3 and 2 times the parameters, of which a ring sends (n - 1)/n; what lies outside of layers is gathered once."""
+    """ZeRO, section 7: 3 and 2 times the parameters, of which a ring sends (n - 1)/n; parameters outside layers are gathered once."""
     size, outside, scalar = 4 * parameters.count(GPT), 4 * D * (V + 64 + 2), 4 * 2
     assert traffic.by_ring(step(GPT, "data=4")) == (3 * size - outside + scalar) * 3 / 4
-    marks = 4 * (len(parameters.shapes(GPT)) + 1)  # DDP's, of each parameter and of one more
+    marks = 4 * (len(parameters.shapes(GPT)) + 1)  # DDP's, for each parameter and one more
     assert traffic.by_ring(step(GPT, "data=4,replicate")) == (2 * size + 2 * marks + scalar) * 3 / 4
 
 
@@ -90,9 +90,9 @@ def test_gradients_of_torch_stay_whole_along_data_until_the_last_microbatch() ->
 
 
 def test_a_parameter_that_nothing_divides_stays_whole() -> None:
-    """In JAX; torch splits it unevenly, as `tests/impl_torch` sees in its traffic."""
-    whole = step(GPT, "data=5", rows=5, backend="jax")  # 5 divides no size of it
-    assert payload(whole, "gradients of whole parameters", "data") == 4 * (parameters.count(GPT) + V * D)  # two uses of the table
+    """In JAX; torch splits it unevenly, as `tests/impl_torch` measures."""
+    whole = step(GPT, "data=5", rows=5, backend="jax")  # 5 divides none of its sizes
+    assert payload(whole, "gradients of whole parameters", "data") == 4 * (parameters.count(GPT) + V * D)  # the table is used twice
     assert payload(whole, "parameters, forward", "data") == 0
     assert memory.memory(whole)["parameters"] == 4 * parameters.count(GPT)
 
@@ -106,7 +106,7 @@ def test_xla_for_cpus_adds_up_for_each_kernel_and_each_use_of_a_table() -> None:
 def test_xla_adds_up_and_gathers_gradients_of_fewer_groups_than_columns() -> None:
     of_jax = step(LLAMA, "model=4", backend="jax")
     assert payload(of_jax, "gradients of whole parameters") == 4 * L * 2 * D * 2 * 8
-    assert payload(of_jax, "gradients of keys … values") == 4 * L * 2 * B * S * 8 * (1 + 2)  # a group's sum, and two groups gathered
+    assert payload(of_jax, "gradients of keys … values") == 4 * L * 2 * B * S * 8 * (1 + 2)  # a group's sum, and two gathered groups
     assert payload(of_jax, "activations, backward") == 4 * B * S * D * (3 * L + 1)  # queries, gate and hidden layer; logits
 
 

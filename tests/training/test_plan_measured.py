@@ -1,4 +1,4 @@
-"""The plan compared with what Trainers send and hold: torch's trace, XLA's compiled programs. `make evidence STEP=scaling` takes all."""
+"""The plan against what Trainers send and store: torch's trace, XLA's compiled programs. `make evidence STEP=scaling` tests all."""
 
 import pytest
 import scaling

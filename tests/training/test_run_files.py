@@ -1,4 +1,4 @@
-"""The files of a run that somebody or something has changed: refused with one message, or the checkpoint before is taken."""
+"""Changed files of a run: rejected with one message, or the previous checkpoint is used."""
 
 import io
 import os
@@ -24,7 +24,7 @@ LAST = "checkpoints/step-00000004"
 
 
 def refused(run: Path, *arguments: object, stdin: bytes = b"") -> str:
-    """The one message of a resume that fails in a moment and writes nothing."""
+    """Returns the only message of a resume that fails quickly and writes nothing."""
     before = tree(run)
     errors = invoke.refused(*(arguments or ("train", "--out", run, "--resume", "--steps", 6)), stdin=stdin)
     assert tree(run) == before
@@ -84,7 +84,7 @@ def test_more_buckets_or_tokens_than_data_are_as_many_as_data(run: Path) -> None
 
 @pytest.mark.parametrize("content", ["[" * 500_000, '{"a":' * 100_000, "[1]", "1", '"x"', "null", "\udc00".encode(errors="surrogatepass")])
 def test_other_json_is_refused(run: Path, content: str | bytes) -> None:
-    for file in ("log.jsonl", "tokens.json", "run.json"):  # the last that is read is the first that is written
+    for file in ("log.jsonl", "tokens.json", "run.json"):  # the first written is the last read
         (run / file).write_bytes((content.encode() if isinstance(content, str) else content) + b"\n")
         assert file in refused(run)
 
@@ -106,7 +106,7 @@ def newest(folder: Path) -> dict[str, np.ndarray]:
 
 @pytest.fixture(scope="module")
 def expected(trained: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, np.ndarray], list[dict[str, Any]]]:
-    """The state and the log of a run whose newest checkpoint has never been."""
+    """Returns the state and the log of the run without its newest checkpoint."""
     folder = Path(shutil.copytree(trained, tmp_path_factory.mktemp("before") / "run"))
     shutil.rmtree(folder / LAST)
     train(folder, "--resume", "--steps", 6)
@@ -118,7 +118,7 @@ def replaced(name: str, change: Callable[[bytes], bytes]) -> Callable[[Path], ob
 
 
 def flip(content: bytes) -> bytes:
-    """Changes the last bit."""
+    """Flips the last bit."""
     return content[:-1] + bytes([content[-1] ^ 1])
 
 
@@ -127,7 +127,7 @@ def progress(change: Callable[[dict[str, Any]], object]) -> Callable[[Path], obj
 
 
 def moments(change: Callable[[dict[str, np.ndarray]], object]) -> Callable[[Path], object]:
-    """Changes the optimiser's file, with the digest that fits."""
+    """Changes the optimizer's file and updates its digest."""
 
     def damage(run: Path) -> None:
         path = run / LAST / "optimizer.safetensors"
@@ -141,7 +141,7 @@ def moments(change: Callable[[dict[str, np.ndarray]], object]) -> Callable[[Path
 
 
 HIDDEN = "encoder.layers.0.feed_forward.hidden.bias"
-# what is done to the newest checkpoint, and what is said of it
+# the change of the newest checkpoint, and the message
 DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
     "no moment": (moments(lambda t: t.pop(f"first_moment.{HIDDEN}")), "missing first_moment."),
     "NaN": (moments(lambda t: t[f"second_moment.{HIDDEN}"].fill(np.nan)), "must be finite"),
@@ -162,7 +162,7 @@ DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
 
 @pytest.mark.parametrize("name", every(5, DAMAGE))
 def test_a_damaged_checkpoint_gives_way_to_the_one_before(run: Path, expected: Any, name: str) -> None:
-    """The run goes on from there as if the newest had never been."""
+    """The run continues from the previous one as if the newest had never existed."""
     change, message = DAMAGE[name]
     change(run)
     errors = train(run, "--resume", "--steps", 6).err

@@ -1,4 +1,4 @@
-"""Tasks: what they give, what they hold out, and what they refuse."""
+"""Tasks: their examples, what they hold out, and rejected input."""
 
 from pathlib import Path
 from typing import Any
@@ -55,7 +55,7 @@ def test_strings(name: str, answer: str, fresh: bool) -> None:
 
 
 def test_held_out_strings_are_like_those_of_training() -> None:
-    """Of the ten strings of length 1, held out are about as many as of all strings: 40 of 240."""
+    """About the same share of the ten strings of length 1 is held out as of all strings: 40 of 240."""
     held_out = 0
     for seed in range(10):
         data = create("copy", {"alphabet": "abcdefghij", "length": 4, "size": 200, "held_out": 20, "seed": seed}).data()

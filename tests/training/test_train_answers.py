@@ -1,4 +1,4 @@
-"""Answers to many sources at once, and how their lengths are limited."""
+"""Answers to many sources at once, and the limits of their lengths."""
 
 from typing import Any
 
@@ -14,7 +14,7 @@ from rosettaformer.use.training.tokens import END, PADDING, START
 
 
 class Echo:
-    """Stands for a Trainer: answers with the first id of the source, as often as it may."""
+    """Replaces a Trainer: repeats the first id of the source as often as allowed."""
 
     def __init__(self) -> None:
         self.shapes: list[tuple[int, ...]] = []

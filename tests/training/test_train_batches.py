@@ -1,4 +1,4 @@
-"""Batches: few shapes, every example once, an order that seed and epoch decide."""
+"""Batches: few shapes, every example once, and an order decided by seed and epoch."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ from rosettaformer.use.training.tokens import PADDING, Tokens
 
 
 def examples(count: int, longest: int = 30, seed: int = 0) -> list[Example]:
-    """Different examples: the first id counts them."""
+    """Returns distinct examples, numbered by their first id."""
     rng = np.random.default_rng(seed)
     sizes = rng.integers(2, longest + 1, (count, 2))
     return [([3 + index, *[2] * (source - 1)], [1] * (target - 1) + [2]) for index, (source, target) in enumerate(sizes)]

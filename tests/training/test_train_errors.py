@@ -1,4 +1,4 @@
-"""What goes wrong with a run is one clear error and exit code 2, and the last good checkpoint stays."""
+"""A run's errors are one clear message and exit code 2, and the last good checkpoint stays."""
 
 import contextlib
 import errno
@@ -53,7 +53,7 @@ def test_an_impossible_folder(tmp_path: Path, where: str) -> None:
 
 
 def test_an_unwritable_folder(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Root may write anywhere, so the refusal is made here."""
+    """Root may write anywhere, so the test raises the error itself."""
     real = Path.open
 
     def refuse(path: Path, mode: str = "r", *arguments: Any, **options: Any) -> Any:
@@ -71,7 +71,7 @@ def test_an_unwritable_folder(run: Path, monkeypatch: pytest.MonkeyPatch) -> Non
 
 @contextlib.contextmanager
 def no_file_above(size: int) -> Iterator[None]:
-    """The system writes a part of what is longer, and no more."""
+    """A context in which longer files are cut off at a size."""
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
     try:
@@ -87,7 +87,7 @@ def goes_on(run: Path) -> None:
 
 @pytest.mark.parametrize("size", [20_000, 60_000])
 def test_a_full_disk(run: Path, size: int) -> None:
-    """The model exceeds the first size, and the moments the second; the log neither."""
+    """The model exceeds the first size, and the moments the second; the log exceeds neither."""
     names = {path.name for path in run.rglob("*")}
     with no_file_above(size):
         errors = refused("train", "--out", run, "--resume", "--steps", 8)
@@ -155,7 +155,7 @@ def test_tokens_of_another_run(run: Path) -> None:
 def test_data_that_have_changed(tmp_path: Path) -> None:
     tsv, run = tmp_path / "pairs.tsv", tmp_path / "run"
     tsv.write_text("".join(f"source {index}\ttarget {index}\n" for index in range(20)))
-    data = fields("--data", tsv=tsv.name, held_out=2, vocabulary=0)  # a path from the folder of the call, and of no later one
+    data = fields("--data", tsv=tsv.name, held_out=2, vocabulary=0)  # relative to the folder of this call only
     words = ("--task", "files", *data, *MODEL, "--backend", "numpy", "--steps", 2, "--loop", "sample=1")
     succeeded("train", "--out", run, *words, folder=tmp_path)
     tsv.write_text(tsv.read_text().replace("target 3", "another"))

@@ -1,4 +1,4 @@
-"""A run on several devices: the numbers of the run on one; and what goes wrong is one message, before anything is made."""
+"""A run on several devices: the numbers of a single-device run, and one message for each error before anything is created."""
 
 import json
 import os
@@ -22,7 +22,7 @@ from rosettaformer.use.training.holding import alone
 from rosettaformer.use.training.manifest import Manifest
 
 TORCH = (*TINY, "--backend", "torch")
-FLOAT32 = 1e-5  # of a loss: six steps of rounding in other orders
+FLOAT32 = 1e-5  # tolerance of a loss: six steps of rounding in other orders
 
 
 def losses(folder: Path) -> list[float]:
@@ -31,7 +31,7 @@ def losses(folder: Path) -> list[float]:
 
 @pytest.mark.conformance
 def test_two_processes_train_the_run_that_the_reference_trains_and_it_goes_on_there(tmp_path: Path) -> None:
-    """Two processes of torch, then the reference; beside the reference alone."""
+    """Two torch processes, then the reference; compared with only the reference."""
     pytest.importorskip("torch")
     folder, alone = tmp_path / "run", tmp_path / "alone"
     arguments = ("--set", "dropout_rate=0", *fields("--loop", save_every=2, validate_every=3, sample=1), "--recipe", "microbatches=2")
@@ -53,7 +53,7 @@ def test_two_processes_train_the_run_that_the_reference_trains_and_it_goes_on_th
     assert (folder / "best.safetensors").exists() and (folder / "average.safetensors").exists()
 
 
-# what is asked for
+# rejected requests
 
 
 @pytest.mark.parametrize(
@@ -187,7 +187,7 @@ RECORDS = {
 def test_of_all_that_processes_say_one_is_the_cause(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], ended: dict[int, int], said: dict[int, str], wanted: str
 ) -> None:
-    """A process that is killed makes the others fail; and so does one that made a mistake."""
+    """A killed process makes the others fail; so does one with an error."""
     records, printed = (
         {rank: RECORDS.get(said.get(rank, ""), {}) for rank in range(3)},
         {rank: tmp_path / f"{rank}.txt" for rank in range(3)},

@@ -1,4 +1,4 @@
-"""Checkpoints of several processes: each writes its part and holds one tensor at a time; all of them appear, or nothing."""
+"""Checkpoints of several processes: each writes its part one tensor at a time; all parts appear, or none."""
 
 import errno
 import json
@@ -40,7 +40,7 @@ def whole_state(seed: int = 0) -> dict[str, np.ndarray]:
 
 
 def one_by_one(group: Group, state: dict[str, np.ndarray]) -> Iterator[tuple[str, np.ndarray]]:
-    """The tensors as a Trainer gives them: together, each a new array, and the one before must be gone."""
+    """Yields tensors as a Trainer does: collectively, each a new array, after the previous one is freed."""
     before = lambda: None  # noqa: E731
     for name, value in state.items():
         group.any(False)
@@ -90,7 +90,7 @@ def test_our_readers_take_the_index(tmp_path: Path) -> None:
     (index,) = Store(tmp_path).models()
     assert index.name == "model.safetensors.index.json"
     checkpoint = canonical.load(index)
-    assert checkpoint.config == checkpoints.load(index).config == CONFIG  # which `check --checkpoint` reads
+    assert checkpoint.config == checkpoints.load(index).config == CONFIG  # `check --checkpoint` reads it
     assert_same_bits(checkpoint.parameters, {name: state[f"parameters.{name}"] for name in checkpoint.parameters})
     assert "decoder.layers.0.self_attention.query.kernel" in succeeded("inspect", index, "--tensors").out
     succeeded("convert", index, tmp_path / "one.safetensors", "--to", "canonical")
@@ -119,7 +119,7 @@ def test_the_best_model_and_the_average_are_one_file_written_tensor_by_tensor(tm
 def test_a_disk_that_is_full_for_one_process_ends_all_and_leaves_no_checkpoint(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rank: int, module: Any, name: str
 ) -> None:
-    """One says why; the others take every tensor to the end, and nobody waits."""
+    """One process reports the reason; the others consume every tensor, and none waits."""
     saved(tmp_path, 3, whole_state(), 4)
     before, real = sorted(tmp_path.rglob("*")), getattr(module, name)
 
@@ -151,7 +151,7 @@ def flip(path: Path) -> None:
 
 
 def reindex(path: Path) -> None:
-    """Names the files of two tensors the other way round."""
+    """Swaps the files of two tensors in the index."""
     found = json.loads(path.read_text())
     files = found["weight_map"]
     one, other = next((a, b) for a in files for b in files if files[a] != files[b])

@@ -1,4 +1,4 @@
-"""A run on several devices that is killed, interrupted or resumed elsewhere is the run that was not; and says what has happened."""
+"""A run on several devices that is killed, interrupted or resumed elsewhere equals an uninterrupted run, and reports what happened."""
 
 import contextlib
 import os
@@ -25,11 +25,11 @@ pytest.importorskip("torch")
 
 pytestmark = pytest.mark.conformance
 STEPS = 14
-FLOAT32 = 1e-4  # of a loss: rounding in other orders, which grows over the steps
+FLOAT32 = 1e-4  # tolerance of a loss: rounding in other orders, which grows over the steps
 FOUR = ("--mesh", "data=2,model=2")
 OWN = ("--backend", "torch", "--steps", STEPS, *fields("--loop", save_every=2, validate_every=100, sample=1, keep=3, average=1))
 RUN = (*TINY, *OWN)
-WAIT = 300.0  # seconds until processes have started, on a machine that does other things
+WAIT = 300.0  # seconds until processes have started on a busy machine
 
 
 def environment(**more: str) -> dict[str, str]:
@@ -38,7 +38,7 @@ def environment(**more: str) -> dict[str, str]:
 
 @contextlib.contextmanager
 def begun(folder: Path, *arguments: object, steps: int = 4) -> Iterator[subprocess.Popen[str]]:
-    """The command, once it has made a checkpoint of that step."""
+    """Starts the command and waits for the checkpoint of that step."""
     with process("train", "--out", folder, *arguments, env=environment(), preexec_fn=heed_interrupts) as running:
         try:
             deadline = time.monotonic() + WAIT
@@ -52,7 +52,7 @@ def begun(folder: Path, *arguments: object, steps: int = 4) -> Iterator[subproce
 
 
 def of_rank(rank: int, launcher: int) -> int:
-    """The process of a rank that a command has started."""
+    """Returns the process of a rank that a command has started."""
     (found,) = set(marked(f"{failing.LAUNCHER}={launcher}\0")) & set(marked(f"\0RANK={rank}\0"))
     return found
 
@@ -70,7 +70,7 @@ def ended(running: subprocess.Popen[str], within: float) -> tuple[int, str]:
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The run of one mesh of two, with dropout, that nobody interrupts."""
+    """An uninterrupted run on a mesh of two, with dropout."""
     folder = tmp_path_factory.mktemp("mesh") / "whole"
     train(folder, *OWN, "--mesh", "data=2")
     return folder
@@ -135,7 +135,7 @@ def test_torchrun_starts_the_same_run(tmp_path: Path, whole: Path) -> None:
 
 @pytest.mark.parametrize(("backend", "mesh"), [("jax", "data=2,model=2"), ("tf", "data=2")])
 def test_a_run_of_torch_goes_on_in_another_framework_on_a_mesh(tmp_path: Path, backend: str, mesh: str) -> None:
-    """Without dropout, whose masks are each framework's own."""
+    """Without dropout, whose masks differ by framework."""
     pytest.importorskip({"jax": "flax", "tf": "keras"}[backend])
     folder, alone = tmp_path / "run", tmp_path / "alone"
     few: tuple[Any, ...] = ("--set", "dropout_rate=0", *fields("--loop", save_every=3, validate_every=100, sample=1))

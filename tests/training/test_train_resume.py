@@ -1,4 +1,4 @@
-"""A run that is killed and resumed is the run that was not; and no kill leaves a checkpoint that cannot be read."""
+"""A run that is killed and resumed equals an uninterrupted run, and no kill leaves an unreadable checkpoint."""
 
 import contextlib
 import dataclasses
@@ -31,13 +31,13 @@ from rosettaformer.use.training.run import resume
 from rosettaformer.use.training.run_log import read_log
 from rosettaformer.use.training.tokens import PADDING
 
-KILLS = 10  # of the reference's run; of a framework's, as many as --kills says
+KILLS = 10  # kills of the reference's run; for a framework's run, see --kills
 STEPS = 60
 EVERY = ("--steps", STEPS, *fields("--loop", save_every=4, validate_every=15, sample=4))
 
 
 def assert_readable(folder: Path) -> None:
-    """Every checkpoint of the run can be read whole, with optimiser and progress."""
+    """Asserts that every checkpoint of the run is readable, with optimizer and progress."""
     if not Manifest.exists(folder):
         return
     config, store = Manifest.read(folder).config, Store(folder)
@@ -52,7 +52,7 @@ def assert_readable(folder: Path) -> None:
 
 
 def steps_of(folder: Path) -> int:
-    """How many steps the log holds."""
+    """Returns the number of steps in the log."""
     file = folder / "log.jsonl"
     return file.read_bytes().count(b'"event": "step"') if file.exists() else 0
 
@@ -93,7 +93,7 @@ def test_killed_again_and_again_the_loss_curve_is_that_of_the_uninterrupted_run(
 
 @pytest.mark.parametrize("call", [pytest.param(call, marks=() if call in (3, 8) else pytest.mark.conformance) for call in range(1, 13)])
 def test_killed_while_it_puts_a_checkpoint_on_the_disk(tmp_path: Path, call: int) -> None:
-    """The process kills itself at its n-th fsync: before, within and after the renaming of files and folders."""
+    """The process kills itself at its n-th fsync: before, during and after the renaming of files and folders."""
     script = (
         "import os, signal, sys; real, left = os.fsync, [int(sys.argv.pop(1))]\n"
         "def fsync(descriptor):\n"
@@ -118,7 +118,7 @@ def test_killed_while_it_puts_a_checkpoint_on_the_disk(tmp_path: Path, call: int
 
 
 def at_step(monkeypatch: pytest.MonkeyPatch, number: int, action: Callable[[], object]) -> None:
-    """Does something within a step of the reference."""
+    """Calls a function within a step of the reference."""
     real = Trainer.train_step
 
     def step(trainer: Trainer, *batch: Any) -> float:
@@ -189,8 +189,8 @@ def test_a_run_is_trained_once_at_a_time(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 def test_every_step_takes_the_next_batch_and_a_checkpoint_remembers_it(tmp_path: Path) -> None:
-    """80 strings in batches of 10 to 12 rows: an epoch of eight batches is followed by the next. The tokens that are logged are those
-    that are not padding.
+    """80 strings in batches of 10 to 12 rows: an epoch of eight batches is followed by the next. The logged number of tokens
+    excludes padding.
     """
     folder = tmp_path / "run"
     said = train(folder, "--steps", 20, *fields("--loop", save_every=1, keep=20, sample=1)).err

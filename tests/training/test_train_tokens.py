@@ -1,4 +1,4 @@
-"""Tokens give every text back, and no text can spell a special one."""
+"""Every text survives the round trip through tokens, and no text can spell a special token."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""The same run: honest backends stay together, a planted mistake is found at its step, and what goes wrong with a backend is said."""
+"""The same run on several backends: correct ones agree, a planted bug is found at its step, and backend errors are reported."""
 
 import json
 from collections.abc import Mapping
@@ -26,7 +26,7 @@ SITES = {"dropout_rate": 0.1, "attention_dropout_rate": 0.1, "hidden_dropout_rat
 TINY = preset("tiny", **SITES, encoder_layers=1, decoder_layers=1, attention_bias=True)
 SIZES = {"source_vocabulary": 37, "target_vocabulary": 37, "model_width": 12, "heads": 3, "key_value_heads": 3, "key_size": 4,
          "value_size": 4, "feed_forward_width": 20, "max_positions": 16, "padding_id": 0}  # fmt: skip
-# grouped heads, of another size than the width has for each
+# grouped heads, of another size than the width divided by the heads
 GROUPED = SIZES | {"heads": 4, "key_value_heads": 2, "key_size": 6, "value_size": 6, "max_positions": 0}
 LLAMA = preset("llama2_7b", **GROUPED, decoder_layers=2)
 ALONE = (
@@ -49,7 +49,7 @@ def assert_together(runs: list[Run], steps: int) -> None:
     assert all([step.number for step in run.steps] == list(range(1, steps + 1)) for run in runs)
 
 
-# The mistakes stand in files that a backend may be; every one is the reference's Trainer with one thing done otherwise.
+# Each bug is in a file that can serve as a backend: the reference's Trainer with one change.
 REFERENCE = "import numpy as np\nfrom reference_numpy import loss, mask, optimizer, parameters, schedule, training, transformer\n"
 HONEST = {
     "accurate": """
@@ -130,7 +130,7 @@ def run_files(folder: Path, codes: dict[str, str], which: Experiment) -> dict[st
 
 @pytest.fixture(scope="module")
 def mistaken(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> dict[str, Run]:
-    """The runs that the tests to come ask for."""
+    """Computes the runs that the following tests request."""
     asked = {item.callspec.params["name"] for item in request.session.items if "mistaken" in getattr(item, "fixturenames", ())}
     codes = {name: code for name, (code, *_) in (MISTAKES | FAILURES).items()} | HONEST
     return run_files(tmp_path_factory.mktemp("mistaken"), {name: codes[name] for name in codes if name in asked}, experiment())
@@ -146,7 +146,7 @@ def test_a_planted_mistake_is_found_at_its_step_and_named(name: str, mistaken: d
     names = [gap.name for gap in run.divergence.leaves]
     assert any(found.endswith(named) for found in names)
     assert mentions(comparison_report.verdict(run), f"{run.backend} … step {step}: {names[0]} is")
-    assert len(run.steps) == 4  # the curve goes on
+    assert len(run.steps) == 4  # the curve continues
 
 
 @pytest.mark.parametrize("name", FAILURES)
@@ -199,7 +199,7 @@ LONG = [pytest.param(ports, compiled, {"steps": 20} | choices, marks=pytest.mark
 
 
 class Here(remote._Server):
-    """Stands for the process of a backend, whose framework is loaded in this one."""
+    """Replaces the process of a backend; its framework is loaded in this one."""
 
     def __init__(self, backend: str, threads: int) -> None:
         super().__init__(backend)
@@ -216,7 +216,7 @@ class Here(remote._Server):
 
 @pytest.mark.parametrize(("ports", "compiled", "choices"), [*RUNS, *LONG])
 def test_ports_stay_together(ports: tuple[str, ...], compiled: bool, choices: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Runs of the whole model, a classifier and a decoder-only model stay together."""
+    """Runs of the whole model, a classifier and a decoder-only model agree."""
     for port in ports:
         pytest.importorskip(FOUR_NEEDS[port])
     if (which := experiment(**choices)).steps < 20:
@@ -226,7 +226,7 @@ def test_ports_stay_together(ports: tuple[str, ...], compiled: bool, choices: di
 
 
 class OnBothSides(Experiment):
-    """Rows that are padded on the right, and every second one on the left."""
+    """Pads rows on the right, and every second row on the left."""
 
     def batch(self, step: int) -> tuple[np.ndarray | None, np.ndarray, Mapping]:
         source, target, keep = super().batch(step)
@@ -239,7 +239,7 @@ class OnBothSides(Experiment):
 )
 @pytest.mark.conformance
 def test_a_llama_stays_together_with_the_librarys(backends: tuple[str, ...], compiled: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Twenty steps of transformers' model and torch's AdamW, and of the ports; the scales of norms are far from 1."""
+    """Twenty steps of transformers' model with torch's AdamW, and of the ports; norm scales are far from 1."""
     monkeypatch.setattr(comparison, "Remote", Here)
     which = OnBothSides(LLAMA, comparison.RECIPE.replace(microbatches=2), random_parameters(LLAMA), 20, 0)
     _, runs = comparison.compare(which, backends, compiled)

@@ -1,4 +1,4 @@
-"""examples/translation.py: it trains once, and translates what it has learned."""
+"""examples/translation.py trains once, and translates what it has learned."""
 
 import runpy
 from pathlib import Path

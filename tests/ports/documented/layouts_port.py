@@ -28,7 +28,7 @@ class CausalSelfAttention(nn.Module):
 
 
 class MultiHeadAttention(nn.Module):
-    """How many keys are real, in place of a mask."""
+    """Takes the number of real keys instead of a mask."""
 
     def __init__(self, width, heads):
         super().__init__()
@@ -75,7 +75,7 @@ class EncoderLayer(nn.Module):
 
 
 class Encoder(nn.Module):
-    """From token ids to vectors."""
+    """Maps token ids to vectors."""
 
     def __init__(self, c, dtype):
         super().__init__()
@@ -92,7 +92,7 @@ class Encoder(nn.Module):
 
 
 class Generator(nn.Module):
-    """All positions of all rows as one axis."""
+    """Flattens all positions of all rows into one axis."""
 
     def __init__(self, c):
         super().__init__()
@@ -103,7 +103,7 @@ class Generator(nn.Module):
 
 
 def attend(query, key, value):
-    """No batch: one row, `t h k`."""
+    """Takes one row without a batch axis, `t h k`."""
     weights = torch.einsum("thk,shk->hts", query, key).div(math.sqrt(query.size(-1))).softmax(-1)
     return torch.einsum("hts,she->the", weights, value)
 

@@ -1,4 +1,4 @@
-"""A port whose heads share their kernels: each head reads its own slice of the width through the same kernel."""
+"""A port whose heads share their kernels: each head applies the same kernel to its slice of the width."""
 
 import torch
 from torch import nn

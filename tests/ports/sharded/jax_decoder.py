@@ -1,4 +1,4 @@
-"""A sharded port of a whole model: a decoder as OLMo 2's in plain JAX. `jax.shard_map` runs it on a mesh: heads, feed-forward and
+"""A sharded port of a whole model: an OLMo 2 decoder in plain JAX. `jax.shard_map` runs it on a mesh: heads, feed-forward and
 vocabulary are split over its devices, and between the layers the tokens of each row (sequence parallelism)."""
 
 import json
@@ -35,7 +35,7 @@ def normed(scale_d, x, epsilon):
 
 
 def normed_over_devices(scale_d, x, epsilon):
-    """The norm over features that are split over the devices."""
+    """Computes the norm over features that are split over the devices."""
     squares, width = lax.psum(jnp.sum(x * x, -1, keepdims=True), "model"), lax.psum(x.shape[-1], "model")
     return scale_d * x * lax.rsqrt(squares / width + epsilon)
 
@@ -47,12 +47,12 @@ def rotated(x_bthk, angle_btj):
 
 
 def gathered(x, axis=1):
-    """The tokens of all devices of the row."""
+    """Gathers the tokens of all devices of the row."""
     return lax.all_gather(x, "model", axis=axis, tiled=True)
 
 
 def scattered(x_btd):
-    """The sum over the devices, of which each gets its own tokens."""
+    """Sums over the devices and gives each its own tokens."""
     return lax.psum_scatter(x_btd, "model", scatter_dimension=1, tiled=True)
 
 
@@ -91,14 +91,14 @@ def embedded(own, token_bt):
 
 
 def positions_of(mask_bt):
-    """The positions of this device's tokens, counted from the first real token of the row."""
+    """Returns the positions of this device's tokens, counted from the first real token of the row."""
     counts_nb = lax.all_gather(mask_bt.sum(1), "model")
     before_b = jnp.where(jnp.arange(len(counts_nb))[:, None] < lax.axis_index("model"), counts_nb, 0).sum(0)
     return jnp.maximum(jnp.cumsum(mask_bt, 1) - 1 + before_b[:, None], 0)
 
 
 def logits_of(own, said, token_bt, mask_bt):
-    """The logits of this device's part of the vocabulary, from its tokens."""
+    """Returns the logits of this device's part of the vocabulary, from its tokens."""
     size, epsilon, dtype = said["head_dim"], said["rms_norm_eps"], own["model.norm.weight"].dtype
     frequency_j = said["rope_parameters"]["rope_theta"] ** (-np.arange(0, size, 2) / size)
     angle_btj = (gathered(positions_of(mask_bt))[..., None] * frequency_j).astype(dtype)
@@ -115,7 +115,7 @@ def logits_of(own, said, token_bt, mask_bt):
 
 
 def loss_of(own, said, token_bt, mask_bt, label_bt, counts_bt):
-    """The mean of -log p over the labels that count in the whole batch."""
+    """Returns the mean of -log p over the counted labels of the whole batch."""
     logits_btv = logits_of(own, said, token_bt, mask_bt)
     first = lax.axis_index("model") * logits_btv.shape[-1]
     known_v = first + jnp.arange(logits_btv.shape[-1]) < said["vocab_size"]
@@ -129,7 +129,7 @@ def loss_of(own, said, token_bt, mask_bt, label_bt, counts_bt):
 
 
 def step_of(own, said, token_bt, mask_bt, label_bt, counts_bt):
-    """The loss, and the gradients of this device's part of the parameters: JAX adds up those of copies."""
+    """Returns the loss, and the gradients of this device's part of the parameters: JAX sums those of copies."""
     return jax.value_and_grad(loss_of)(own, said, token_bt, mask_bt, label_bt, counts_bt)
 
 
@@ -149,7 +149,7 @@ class Port:
         )
 
     def padded(self, array_bt):
-        """The array with rows and tokens that the mesh divides; what is added is zero."""
+        """Pads the array with zeros so that the mesh divides its rows and tokens."""
         missing = [(0, -size % parts) for size, parts in zip(array_bt.shape, (self.size["data"], self.size["model"]), strict=True)]
         return np.pad(array_bt, missing)
 
@@ -181,7 +181,7 @@ def load(folder, mesh):
     tensors = load_file(Path(folder, "model.safetensors"))
     splits = {name: split_of(name, said["whole_keys"]) for name in tensors}
     own = {}
-    for name, array in tensors.items():  # a vocabulary that the devices do not divide has rows of zeros besides
+    for name, array in tensors.items():  # a vocabulary that the devices do not divide also has rows of zeros
         missing = -len(array) % mesh.model if "embed" in name or "head" in name else 0
         own[name] = jax.device_put(np.pad(array, [(0, missing)] + [(0, 0)] * (array.ndim - 1)), NamedSharding(devices, splits[name]))
     return Port(said, {name: array.shape for name, array in tensors.items()}, own, splits, devices)

@@ -1,5 +1,5 @@
-"""A sharded port of steps of training: GPT-2 in plain JAX, each device of `data` with its rows of the batch and its part of parameters and
-moments (ZeRO stage 3). `jax.shard_map` gathers the parameters, `lax.psum_scatter` adds up the gradients."""
+"""A sharded port of training steps: GPT-2 in plain JAX; each device of `data` has its rows of the batch and its part of parameters and
+moments (ZeRO stage 3). `jax.shard_map` gathers the parameters, `lax.psum_scatter` sums the gradients."""
 
 from functools import partial
 
@@ -59,7 +59,7 @@ def logits_of(own, config, token_bt, keep):
 
 
 def loss_of(own, config, recipe, target, keep):
-    """The part of the loss that the device's rows are."""
+    """Returns the contribution of the device's rows to the loss."""
     label_bt, counts_bt = target[:, 1:], target[:, 1:] != config.padding_id
     log_p_btv = jax.nn.log_softmax(logits_of(own, config, target[:, :-1], keep))
     true_bt = jnp.take_along_axis(log_p_btv, label_bt[..., None], -1)[..., 0]
@@ -68,7 +68,7 @@ def loss_of(own, config, recipe, target, keep):
 
 
 def place_of(split):
-    """The axis that data splits; None if none is."""
+    """Returns the axis that data splits; None if there is none."""
     return next((axis for axis, place in enumerate(split) if place == "data"), None)
 
 
@@ -77,7 +77,7 @@ def whole(own, places):
 
 
 def added(gradients, places):
-    """The sums over the devices, of which each gets its part."""
+    """Sums over the devices and gives each its part."""
     return {
         name: lax.psum(x, "data") if (axis := places[name]) is None else lax.psum_scatter(x, "data", scatter_dimension=axis, tiled=True)
         for name, x in gradients.items()
@@ -85,7 +85,7 @@ def added(gradients, places):
 
 
 def clipped(gradients, places, limit):
-    """The gradients, of which each device has its part, by the norm of all."""
+    """Clips gradients that are split over the devices by their global norm."""
     square = sum((x * x).sum() for name, x in gradients.items() if places[name] is not None)
     copies = sum((x * x).sum() for name, x in gradients.items() if places[name] is None)
     norm = jnp.sqrt(lax.psum(square, "data") + copies)
@@ -110,12 +110,12 @@ def step_of(config, recipe, places, count, state, target, keep):
 
 
 def filled(array, parts):
-    """The array with rows of padding, so that the devices divide them."""
+    """Pads the array with rows so that the devices divide them."""
     return np.pad(array, [(0, -len(array) % parts)] + [(0, 0)] * (array.ndim - 1))
 
 
 def on_mesh(case):
-    """The losses and the parameters of steps of training, on a mesh of `data` alone."""
+    """Returns the losses and the parameters of training steps, on a mesh of only `data`."""
     if case.component != "training_steps" or case.mesh.model > 1 or case.config.activation != "gelu_tanh" or case.config.encoder_layers:
         raise NotImplementedError("only steps of GPT-2 are given, on a mesh of data")
     axes = {"axis_shapes": (case.mesh.data,), "axis_names": ("data",), "axis_types": (AxisType.Auto,)}

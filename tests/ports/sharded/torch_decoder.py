@@ -1,5 +1,5 @@
-"""A sharded port of a whole model: a decoder as Qwen 3's in plain PyTorch, its layers split by plans of tensor parallelism and by hand,
-its parameters by FSDP2, or copied by DDP. Every process is given the whole batch, and computes its own rows."""
+"""A sharded port of a whole model: a Qwen 3 decoder in plain PyTorch, with layers split by tensor-parallel plans and explicit code,
+and parameters by FSDP2, or copied by DDP. Every process gets the whole batch, and computes its own rows."""
 
 import json
 from pathlib import Path
@@ -20,12 +20,12 @@ dtypes = ("float64", "float32")
 
 
 def copied(x, mesh):
-    """x, which every device has; the gradients that the devices have are added."""
+    """Returns x, which every device has; its gradient is summed over the devices."""
     return DTensor.from_local(x, mesh, [Replicate()], run_check=False).to_local(grad_placements=[Partial()])
 
 
 def summed(x, mesh):
-    """The sum of what the devices have, on each of them."""
+    """Returns the sum over the devices on each of them."""
     return DTensor.from_local(x, mesh, [Partial()], run_check=False).redistribute(placements=[Replicate()]).to_local()
 
 
@@ -50,7 +50,7 @@ class Block(nn.Module):
         self.gate, self.up, self.down = (nn.Linear(*pair, bias=False) for pair in ((width, hidden), (width, hidden), (hidden, width)))
 
     def split(self):
-        """Splits heads and the feed-forward over the mesh; key heads that are too few stay whole."""
+        """Splits heads and the feed-forward over the mesh; too few key heads stay whole."""
         plan = {"query": ColwiseParallel(), "query_norm": SequenceParallel(sequence_dim=2, use_local_output=True)}
         plan |= {"gate": ColwiseParallel(), "up": ColwiseParallel(), "down": RowwiseParallel()}
         if self.whole_keys:
@@ -69,7 +69,7 @@ class Block(nn.Module):
         return self.groups % self.mesh.size() > 0
 
     def own_keys(self, x_bsgk):
-        """The key heads of this device's query heads."""
+        """Returns the key heads of this device's query heads."""
         heads = self.heads // self.mesh.size()
         first = self.mesh.get_local_rank() * heads * self.groups // self.heads
         return copied(x_bsgk, self.mesh)[:, :, first : first + max(1, heads * self.groups // self.heads)]
@@ -111,7 +111,7 @@ class Decoder(nn.Module):
         parallelize_module(self, self.mesh, {"embedding": table, "head": ColwiseParallel()})
 
     def forward(self, token_bt, mask_bt):
-        """The logits of this device's part of the vocabulary."""
+        """Returns the logits of this device's part of the vocabulary."""
         x_btd = self.embedding(token_bt)
         frequency_j = self.theta ** (-torch.arange(0, self.size, 2, dtype=torch.float64) / self.size)
         position_bt = (mask_bt.cumsum(1) - 1).clamp(min=0)
@@ -124,14 +124,14 @@ class Decoder(nn.Module):
 
 
 def own_rows(array, mesh):
-    """The rows of this process, as many as others have: rows of zeros follow the last one."""
+    """Returns the rows of this process, with rows of zeros at the end to match the other processes."""
     most = -(-len(array) // mesh.size())
     missing = np.zeros((most * mesh.size() - len(array), *array.shape[1:]), array.dtype)
     return torch.from_numpy(np.concatenate([array, missing])).chunk(mesh.size())[mesh.get_local_rank()]
 
 
 def gathered(x, axis, size, mesh):
-    """What all processes have along an axis of this size, whose last parts may be shorter."""
+    """Gathers an axis of this size from all processes; the last parts may be shorter."""
     most = -(-size // mesh.size())
     missing = x.new_zeros(*x.shape[:axis], most - x.shape[axis], *x.shape[axis + 1 :])
     padded = torch.cat([x, missing], axis).contiguous()
@@ -141,7 +141,7 @@ def gathered(x, axis, size, mesh):
 
 
 def log_likelihood(logits_btv, label_bt, vocabulary, mesh):
-    """The log of the labels' probabilities, from logits whose vocabulary is split."""
+    """Returns the log-probabilities of the labels from logits with a split vocabulary."""
     top_bt = logits_btv.detach().amax(-1)
     dist.all_reduce(top_bt, dist.ReduceOp.MAX, group=mesh.get_group())
     total_bt = summed((logits_btv - top_bt[..., None]).exp().sum(-1), mesh)
@@ -175,7 +175,7 @@ class Port:
         self.rows, self.parts = rows_mesh, vocabulary_mesh
 
     def logits(self, token_bt, mask_bt):
-        """The logits of this process's rows and vocabulary."""
+        """Returns the logits of this process's rows and vocabulary."""
         self.model.zero_grad()  # before FSDP gathers the parameters, whose own gradients would be kept
         return self.model(own_rows(token_bt, self.rows), own_rows(mask_bt, self.rows))
 
@@ -185,7 +185,7 @@ class Port:
             return gathered(whole, 0, len(token_bt), self.rows)
 
     def backward(self, value):
-        """The gradients by the folder's names: FSDP and DDP divide by the number of processes."""
+        """Returns the gradients by the folder's names: FSDP and DDP divide by the number of processes."""
         (value * self.rows.size()).backward()
         grad = {name.removeprefix("module."): part.grad for name, part in self.model.named_parameters()}
         return {name: grad[own] for name, own in self.folder_names.items() if own in grad}
