@@ -39,7 +39,7 @@ def _part(task: Task, reference: Reference, options: Options) -> tuple[list[Resu
                 _check(row, reference)
         good = [row for row in rows if row.result.status == "timed"]
         _time(task, good, options)
-        if task.memory == "beside":
+        if task.memory == "together":
             for row in good:
                 row.result.memory_mib = row.process.answer("memory", row.index)
     if task.memory == "alone":

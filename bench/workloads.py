@@ -45,7 +45,7 @@ class Task:
     ceiling: bool = False  # also time plain matrix products
     skips: bool = False  # also time our forward pass with skip_padding
     apart: bool = False  # one framework after the other, since together they exceed the memory
-    memory: str = ""  # measures memory: "alone" (a process per row), or "beside" (with the other rows)
+    memory: str = ""  # measures memory: "alone" (a process per row), or "together" (with the other rows)
 
     @property
     def workload(self) -> str:
@@ -125,9 +125,9 @@ WORKLOADS: dict[str, tuple[Task, ...]] = {
     ),
 }
 _ENCODER, _FORWARD, _GREEDY = (
-    Task("S1", "encoder", 1, 64, padding=0.0, memory="beside"),
-    Task("S2", "forward", 1, 64, memory="beside"),
-    Task("S3", "greedy", 8, 64, 16, memory="beside"),
+    Task("S1", "encoder", 1, 64, padding=0.0, memory="together"),
+    Task("S2", "forward", 1, 64, memory="together"),
+    Task("S3", "greedy", 8, 64, 16, memory="together"),
 )
 SCALING = (
     Series("encoder by length", "length", tuple(dataclasses.replace(_ENCODER, length=64 << step) for step in range(7))),

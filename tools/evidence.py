@@ -61,7 +61,6 @@ _TUTORIALS = {
     "add-a-backend": 2, "add-a-component": 5,
 }  # fmt: skip
 STEPS = (
-    _tool("checkpoints", "Tensors and entries of the Hugging Face families", 1, "checkpoint_tables.py"),
     _tool("keras-hub", "KerasHub's decoders compared with the reference: docs/keras-hub.md", 2, "keras_hub_page.py"),
     _tool("matrix", "The results table in docs/check.md, and its picture; needs chromium", 3),
     _tool("pictures", "The pictures of README.md and docs/guide.md; needs chromium", 5),

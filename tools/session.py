@@ -13,7 +13,11 @@ from evidence import HOUSE, stamped, write
 
 __all__ = ["CONSOLE", "abridged", "prepared", "printed", "replayed"]
 
-PAGES = {"README.md": "", "docs/porting.md": "", "docs/like.md": " --limit 900"}  # page -> arguments added to each command, for a busy machine
+PAGES = {
+    "README.md": "",
+    "docs/porting.md": "",
+    "docs/like.md": " --limit 900",
+}  # page -> words added to each command
 CONSOLE = re.compile(r"(?<=^```console\n).*?(?=^```$)", re.MULTILINE | re.DOTALL)
 COMMAND = re.compile(r"^\$ (.*)$", re.MULTILINE)
 FILE = re.compile(r"^```python\n# (my_\w+\.py)\n(.*?)^```$", re.MULTILINE | re.DOTALL)

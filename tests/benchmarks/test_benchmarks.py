@@ -486,14 +486,14 @@ def test_a_page_keeps_what_is_not_measured_anew() -> None:
         found = benchmark_report.Report("bench", 9, {"CPU": "x"}, [(task, [_timed(median=median)])])
         return benchmark_report.markdown(found)
 
-    page = benchmark_report.merged("# Performance\n\nBy hand.\n\n## Read me\n\ntext\n", section(GREEDY, 2.0))
+    page = benchmark_report.merged("# Performance\n\nIntroduction.\n\n## Read me\n\ntext\n", section(GREEDY, 2.0))
     both = benchmark_report.merged(page, section(FORWARD, 3.0))
     assert both == benchmark_report.merged(both, []) == benchmark_report.merged(both, section(FORWARD, 3.0))
     again = benchmark_report.merged(both, section(dataclasses.replace(GREEDY, batch=2), 5.0))
     headings = [line.partition(":")[0] for line in again.splitlines() if line.startswith("#")]
     assert headings == ["# Performance", "## Read me", "## W3", "## W1 20 %"]
     assert again.count("| ours |") == 2
-    assert "By hand." in again
+    assert "Introduction." in again
     assert "| ours | 5.00 |" in again
     assert "| ours | 2.00 |" not in again
     assert "0.833" in again  # ms a token

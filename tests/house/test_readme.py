@@ -1,5 +1,4 @@
-"""What the README and the pages with its longer examples say is so: every block runs as it is printed, in order, the blocks of a section in
-one namespace and one folder."""
+"""The README and the pages are true: every block runs as printed, in order, with one namespace and one folder per section."""
 
 import contextlib
 import io

@@ -129,7 +129,7 @@ def test_the_output_s_shape_is_known_without_a_call():
 
 def test_a_quantized_model_is_refused():
     model = loaded(CONFIG, "float32")
-    with pytest.raises(ValueError, match="Projection.*int8"):
+    with pytest.raises(ValueError, match=r"Projection.*int8"):
         model.encoder.layers[0].feed_forward.hidden.quantize("int8")
     with pytest.raises(NotImplementedError, match="int8"):
         Transformer(CONFIG, dtype="int8_from_float32")(*tokens())

@@ -156,7 +156,7 @@ def _with_zeros(case: Case, answer: Answer, reference: Mapping[str, np.ndarray],
     terms are.
 
     A part is zero if no |r| exceeds the bound of float64. For example, the gradient of a key bias
-    is zero, since the softmax does not depend on it. What remains of its terms are the rounding
+    is zero, since the softmax does not depend on it. The rest of its terms are the rounding
     errors of a few sums, equal in all elements, so that only the largest error counts, as for a
     single number.
     """
