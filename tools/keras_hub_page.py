@@ -40,8 +40,8 @@ by it. Each difference disappears once the cause named below is repaired.
 
 `=`: equal; `≠`: differs; `f32`: differs, since it computes in float32; `error`: an exception;
 `-`: no such option, or only one value. Padding and windows are measured on TensorFlow, JAX and
-PyTorch, the others on TensorFlow, in float32 unless they say otherwise. `LlamaBackbone` and `Llama3Backbone`
-are one class.
+PyTorch, the others on TensorFlow, in float32 unless they say otherwise. `LlamaBackbone` and
+`Llama3Backbone` are one class.
 """
 FOLDERS_HEAD = """
 ## Hugging Face checkpoints
