@@ -11,9 +11,10 @@ from ..summary import ACCEPTED, Summary, counted
 
 LEGEND = (
     "noise: NumPy's own rounding error in the dtype, measured against float64.\n"
-    f"Each number is the port's largest error divided by the noise: 1.00 is as accurate as NumPy, up to {MAX_FACTOR:g} passes."
+    "Each number is the port's largest error divided by the noise.\n"
+    f"1.00 is as accurate as NumPy; up to {MAX_FACTOR:g} passes."
 )
-PARTLY = " (n/m): n of m cases were compared, the others are listed below."
+PARTLY = "\n(n/m): n of m cases were compared; the others are listed below."
 FIRST = "the first divergence"
 OTHER_INPUTS = "its inputs differ"
 ENOUGH = "enough was compared"  # the name of the JUnit case that fails if too little was
