@@ -43,7 +43,7 @@ from .softmax import soft_cap, softmax
 from .stacks import Decoder, Encoder
 from .training import Trainer, moments
 from .transformer import Transformer
-from .values import Drop, Heads, Text
+from .values import Drop, Heads, Mask, Text
 from .weights import TABLE, from_numpy
 
 __all__ = ["call", "compiled", "components", "framework", "modes", "on_mesh", "weights"]
@@ -164,9 +164,15 @@ class _First(nnx.Module):
         self.config = config
 
     def __call__(
-        self, x_btd: jax.Array, *, position_bt: jax.Array | None = None,
-        return_weights: bool = False, **inputs: Any,
+        self, x_btd: jax.Array, memory_bsd: jax.Array | None = None, *, mask_bhts: Mask = None,
+        self_mask_bhts: Mask = None, cross_mask_bhts: Mask = None, keep: Keep | None = None,
+        keep_bhts: Mask = None, position_bt: jax.Array | None = None, return_weights: bool = False,
     ) -> jax.Array | tuple[jax.Array, jax.Array]:  # fmt: skip
+        inputs = {
+            "memory_bsd": memory_bsd, "mask_bhts": mask_bhts, "self_mask_bhts": self_mask_bhts,
+            "cross_mask_bhts": cross_mask_bhts, "keep": keep, "keep_bhts": keep_bhts,
+        }  # fmt: skip
+        inputs = {name: value for name, value in inputs.items() if value is not None}
         kind, turned = self.config.layer_kind(0), None
         if kind.rotary and x_btd.ndim == 3:  # the call rejects vectors with other axes
             place_bt = jnp.arange(x_btd.shape[1])[None] if position_bt is None else position_bt
@@ -174,8 +180,7 @@ class _First(nnx.Module):
         output_btd = super().__call__(x_btd, rotation=turned, **inputs)  # type: ignore[misc]
         if not return_weights:
             return output_btd
-        heads = self.project(x_btd, inputs["memory_bsd"], turned)
-        return output_btd, self.weights(heads, inputs.get("mask_bhts"))
+        return output_btd, self.weights(self.project(x_btd, memory_bsd, turned), mask_bhts)
 
 
 def _first(kind: type[nnx.Module]) -> Callable[..., Callable[..., Any]]:
