@@ -5,18 +5,18 @@
 
 import io
 import os
-import shlex
 import shutil
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
 
-from code_blocks import blocks, ran
+from code_blocks import ran
 from evidence import HOUSE
 from rich.console import Console
 from rich.terminal_theme import MONOKAI
 from rich.text import Text
+from session import CONSOLE, abridged, outputs, prepared
 
 __all__ = ["screenshot"]
 
@@ -24,7 +24,7 @@ COLUMNS = 62  # so narrow that a telephone shows it legibly
 GUIDE = {  # picture -> page of the guide, width, height
     "guide.png": ("components/scaled_dot_product_attention.html#source", 1280, 860),
     "guide-defect.png": ("defects/NRM1.html", 768, 1200),
-    "guide-dark.png": ("translation/pytorch-to-flax.html", 1280, 900),
+    "guide-dark.png": ("translate/pytorch-to-flax.html", 1280, 900),
     "guide-narrow.png": ("components/layer_norm.html", 390, 1200),
 }
 DARK = ("--blink-settings=preferredColorScheme=0",)
@@ -43,28 +43,32 @@ def screenshot(address: str, path: Path, width: int, height: int, *options: str)
     subprocess.run([browser, "--headless", "--no-sandbox", "--hide-scrollbars", *size, *options, address], check=True, capture_output=True)
 
 
-def terminal(lines: list[str], folder: Path) -> str:
-    """Runs commands in a folder; returns what a terminal of `COLUMNS` columns shows, as HTML."""
+def terminal(shown: dict[str, str], folder: Path) -> tuple[str, int]:
+    """Runs commands in a folder, each with the output that a page shows.
+
+    Returns what a terminal of `COLUMNS` columns displays, abridged like the page, as HTML, and the number of its lines.
+    """
     os.environ |= {"COLUMNS": str(COLUMNS), "FORCE_COLOR": "1"}
     console = Console(width=COLUMNS, record=True, file=io.StringIO(), force_terminal=True)
-    for line in lines:
+    for line, text in shown.items():
         console.print(Text(f"$ {line}", style="bold"))
-        console.print(Text.from_ansi(ran(line, folder).stdout.rstrip()), end="\n\n")
-    return console.export_html(theme=MONOKAI, code_format=FORMAT)
+        console.print(Text.from_ansi(abridged(ran(line, folder).stdout, text).rstrip()), end="\n\n")
+    lines = console.export_text(clear=False).rstrip().count("\n") + 1
+    return console.export_html(theme=MONOKAI, code_format=FORMAT), lines
 
 
 def main() -> None:
-    out = Path(sys.argv[1], "docs", "images")
-    quick = [block for block in blocks(HOUSE / "README.md") if block.section == "Quick start"]
+    out, page = Path(sys.argv[1], "docs", "images"), (HOUSE / "README.md").read_text(encoding="utf-8")
     with tempfile.TemporaryDirectory() as place:
-        folder = Path(place)
-        (folder / "my_port.py").write_text(next(block.text for block in quick if block.language == "python"))
-        page = folder / "page.html"
-        commands = [line.removeprefix("$ ") for block in quick if block.language == "console" for line in block.text.splitlines()]
-        page.write_text(terminal([line for line in commands if "my_port.py" in line and line.startswith("rosettaformer ")], folder))
-        height = 20 * page.read_text().count("\n") + 36
-        screenshot(page.as_uri(), out / "check.png", 9 * COLUMNS + 50, height, "--force-device-scale-factor=2")
-        subprocess.run(shlex.split(f"{sys.executable} -m rosettaformer guide --out {place}/guide"), cwd=HOUSE, check=True)
+        folder, console = Path(place), Path(place, "console.html")
+        prepared(page, folder)
+        shown = {line: text for block in CONSOLE.findall(page) for line, text in outputs(block) if "my_port.py" in line}
+        text, lines = terminal(shown, folder)
+        console.write_text(text, encoding="utf-8")
+        screenshot(console.as_uri(), out / "check.png", 9 * COLUMNS + 50, 20 * lines + 40, "--force-device-scale-factor=2")
+        subprocess.run(
+            [sys.executable, "-m", "rosettaformer", "guide", "--out", f"{place}/guide"], cwd=HOUSE, check=True, capture_output=True
+        )
         for name, (address, width, height) in GUIDE.items():
             screenshot(f"file://{place}/guide/{address}", out / name, width, height, *DARK * ("dark" in name))
 

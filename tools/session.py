@@ -11,7 +11,7 @@ from pathlib import Path
 from code_blocks import ran
 from evidence import HOUSE, stamped, write
 
-__all__ = ["CONSOLE", "abridged", "prepared", "printed", "replayed"]
+__all__ = ["CONSOLE", "abridged", "outputs", "prepared", "printed", "replayed"]
 
 PAGES = {
     "README.md": "",
@@ -45,14 +45,18 @@ def abridged(text: str, shown: str) -> str:
     return "\n".join([*lines[: len(first.splitlines())], "...", *lines[len(lines) - tail :]]) + "\n"
 
 
+def outputs(block: str) -> list[tuple[str, str]]:
+    """Returns the commands of a session, each with the output that the page shows."""
+    _, *found = COMMAND.split(block)
+    return [(line, text.removeprefix("\n")) for line, text in zip(found[::2], found[1::2], strict=True)]
+
+
 def replayed(page: str, folder: Path, more: str) -> str:
     """Returns the page with new output of its commands, abridged where it is."""
     prepared(page, folder)
 
     def again(block: re.Match[str]) -> str:
-        _, *found = COMMAND.split(block[0])
-        shown = ((line, text.removeprefix("\n")) for line, text in zip(found[::2], found[1::2], strict=True))
-        return "".join(f"$ {line}\n{abridged(printed(line + more, folder), text)}" for line, text in shown)
+        return "".join(f"$ {line}\n{abridged(printed(line + more, folder), text)}" for line, text in outputs(block[0]))
 
     return CONSOLE.sub(again, page)
 

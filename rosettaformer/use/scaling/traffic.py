@@ -196,14 +196,6 @@ def _norms(step: Step, each: Iterable[Parameter]) -> int:
     return sum(sums * step.tokens(side) for side in norms.values())
 
 
-def payloads(collectives: Iterable[Collective]) -> dict[tuple[str, str], int]:
-    """Returns the payload by kind and axis."""
-    found = Counter[tuple[str, str]]()
-    for collective in collectives:
-        found[collective.kind, collective.axis] += collective.payload
-    return dict(found)
-
-
 def by_ring(step: Step) -> int:
     """Returns the bytes that a device sends in a step, in rings."""
     return math.ceil(sum(collective.wire(step.mesh) for collective in traffic(step)))
