@@ -10,7 +10,7 @@ import click
 
 from reference_numpy.suggestions import known
 from rosettaformer import cli
-from rosettaformer.commands.options import OUT, exit_code, listed, require_picture, wide_console
+from rosettaformer.commands.options import OUT, exit_code, listed, wide_console
 from rosettaformer.commands.progress import Working
 from rosettaformer.common.atomic import write_text
 from rosettaformer.common.backends import needs_of
@@ -19,7 +19,7 @@ from rosettaformer.common.processes import cores
 from rosettaformer.comparison.timing.environment import environment
 from rosettaformer.judge.report import files
 
-from . import benchmark_report, measure, peer_process, picture
+from . import benchmark_report, measure, peer_process
 from .answers import Reference
 from .problem import make
 from .timed_rows import Result
@@ -41,11 +41,9 @@ WIDTH = 160  # width of tables when not in a terminal
 @click.option("--json", "json_file", type=OUT, help="Write all numbers to this JSON file, or to standard output (-).")
 @click.option("--markdown", "markdown_file", type=OUT, help="Write the tables to this Markdown file.")
 @click.option("--data", "data_folder", type=click.Path(path_type=Path, file_okay=False), help="Write the tables as JSON to this folder.")
-@click.option("--plot", "plot_file", type=OUT, metavar="FILE", help="Draw bars, and curves for --scaling, to this .png, .svg or .pdf file.")
 def bench(
     workloads: tuple[str, ...], frameworks: tuple[str, ...], only: tuple[str, ...], scaling: bool, rounds: int,
     threads: int | None, device: str, size: str, json_file: Path | None, markdown_file: Path | None, data_folder: Path | None,
-    plot_file: Path | None,
 ) -> None:  # fmt: skip
     """Time our implementations against every peer, interleaved in one run.
 
@@ -58,16 +56,15 @@ def bench(
 
     Exit codes: 0 timed, 1 a row differs or fails, 2 wrong usage, 3 framework missing.
     """
-    _refuse(workloads, frameworks, device, size, [path for path in (json_file, markdown_file, plot_file) if path])
-    require_picture(plot_file, "--plot")
+    _refuse(workloads, frameworks, device, size, [path for path in (json_file, markdown_file) if path])
     require("bench", needs_of(*frameworks))
     printed = str(json_file) == "-"
     with Working("timing", usual="an hour or two for all workloads") as working:
         options = peer_process.Options(frameworks or FRAMEWORKS[device], rounds, threads or cores(), device, only, working.at)
         for found in _measure(workloads or (() if scaling else tuple(WORKLOADS)), scaling, size == "tiny", options):
-            _write(found, None if printed else json_file, markdown_file, data_folder, plot_file)
+            _write(found, None if printed else json_file, markdown_file, data_folder)
     if printed:
-        _write(found, json_file, None, None, None)
+        _write(found, json_file, None, None)
     else:
         benchmark_report.render(wide_console(WIDTH), found)
     # a missing peer is not a failure
@@ -105,15 +102,11 @@ def _measure(workloads: Sequence[str], scaling: bool, small: bool, options: peer
             yield found()
 
 
-def _write(
-    found: benchmark_report.Report, json_file: Path | None, markdown_file: Path | None, data_folder: Path | None, plot_file: Path | None
-) -> None:
+def _write(found: benchmark_report.Report, json_file: Path | None, markdown_file: Path | None, data_folder: Path | None) -> None:
     """Writes each file atomically."""
     if json_file:
         files.write_json(json_file, benchmark_report.to_dict(found))
     _merge(benchmark_report.markdown(found), markdown_file, data_folder)
-    if plot_file and any(result.median_ms for result in found.results):
-        picture.draw(plot_file, found)
 
 
 def _merge(sections: Sequence[str], page: Path | None, folder: Path | None) -> None:

@@ -176,7 +176,6 @@ def page(found: dict[str, Table]) -> str:
         "",
         *map(wrapped, _further(found)),
         "",
-        "![Time and memory against length, batch and new tokens](scaling.png)",
         "",
         "## Where it was measured",
         "",
@@ -201,13 +200,10 @@ def page(found: dict[str, Table]) -> str:
 def measure(folder: Path) -> None:
     """Runs the benchmarks, each once for all runs of the step. Raises CalledProcessError where a row is wrong."""
     command = [sys.executable, "-m", "bench", "--data", str(folder / "data")]
-    for words in (
-        *(["--workload", name] for name in WORKLOADS),
-        ["--scaling", "--plot", str(folder / "docs" / "scaling.png")],
-    ):
+    for words in (*(["--workload", name] for name in WORKLOADS), ["--scaling"]):
         kept(
             folder,
-            " ".join(words[: 1 if "--plot" in words else 2]),
+            " ".join(words),
             lambda more=words: subprocess.run([*command, *more], check=True).returncode,
         )
 
