@@ -1,11 +1,9 @@
 """Lints the prose of the project: pages, docstrings, comments, messages and help texts.
 
     python tools/prose.py                     # everything that git tracks; `make lint` runs it
-    python tools/prose.py docs rosettaformer  # these files and folders
     python tools/prose.py --show messages rosettaformer/files    # prints the prose, to read it in one go
 
-`tools/prose_exceptions.txt` has the places that are accepted: a rule, a file, and how many. A file with fewer is
-reported too, so that the list shrinks.
+`tools/prose_exceptions.txt` lists accepted places: a rule, a file, how many. Fewer are reported, too: the list shrinks.
 """
 
 import argparse
