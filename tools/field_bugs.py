@@ -53,7 +53,7 @@ re-created in transformers {version("transformers")}, on a random model of `rose
 - **begins** and **diagnose**: where the error begins, and the bug by its id (`rosettaformer explain
   ID`), or the setting.
 - **five tokens**: whether the usual practice sees it, and its error: the last logits of a prompt of
-  {TOKENS} tokens with an absolute tolerance of {ATOL:g}, on a model as the library initialises it.
+  {TOKENS} tokens with an absolute tolerance of {ATOL:g}, on a model as the library initializes it.
 """
 TABLE = "| | bug | thread | caught | begins | diagnose | five tokens |\n|---|---|---|---|---|---|---|"
 NEXT = "Next: [evidence.md](evidence.md), the results for bugs that were written for tests."
@@ -111,7 +111,7 @@ def _said(found: list[diagnosis.findings.Finding]) -> tuple[str, str]:
 
 
 def _practice(bug: field_bugs.Bug, folder: str) -> float:
-    """Returns the error of the last logits of a short prompt, on a model as the library initialises it."""
+    """Returns the error of the last logits of a short prompt, on a model as the library initializes it."""
     right = transformers.AutoConfig.from_pretrained(folder)
     torch.manual_seed(0)
     clean = field_bugs.model_of(right, None, torch.float32, None)
