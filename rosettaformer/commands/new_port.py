@@ -142,6 +142,7 @@ def _propose(
     if wrong := [text for text in given if not text.partition("=")[2]]:
         raise ValueError(f"--with must be NAME=VALUE; got {wrong[0]!r}")
     from ..judge.proposals import propose  # slow to import
+    from ..judge.proposals import words as reasons
 
     values = {one: value for one, _, value in (text.partition("=") for text in given)}
     with Console(stderr=True).status(words.PROPOSING):
@@ -151,6 +152,9 @@ def _propose(
     for decision in proposal.decisions:
         if not decision.is_open:
             click.echo(printable(str(decision), 300))
+    tried = [one.name for one in proposal.decisions if one.kind == "config" and one.why.startswith((reasons.MATCHES, reasons.NEAREST))]
+    if tried:
+        click.echo(words.chosen_by_trials(path, tried))
     whole = words.whole_model(proposal.family)
     if proposal.left:
         click.echo(words.open_questions(path))

@@ -138,6 +138,11 @@ def open_questions(path: Path) -> str:
     return f"left to decide, marked TODO in {path}:"
 
 
+def chosen_by_trials(path: Path, fields: Sequence[str]) -> str:
+    text = f"read from your code by trials, so check cannot find a bug in them: {', '.join(fields)}"
+    return f"{text}\n  compare `config` in {path} with the model that you port"
+
+
 def then_check(path: Path, whole: str) -> str:
     return f"\nThen run:\n  rosettaformer check {path}{whole}"
 
