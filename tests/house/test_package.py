@@ -74,11 +74,12 @@ def test_the_version_is_that_of_the_metadata() -> None:
 
 
 def test_the_links_of_the_readme_are_absolute_and_name_tracked_files() -> None:
-    links = re.findall(r"\]\(([^)]+)\)", README)
-    assert links and all(link.startswith("https://") for link in links)
-    pictures = re.findall(r"!\[[^\]]*\]\(([^)]+)\)", README)
+    targets = dict(re.findall(r"^\[([\w-]+)\]: (\S+)$", README, re.MULTILINE))
+    links, pictures = targets.values(), [targets[name] for name in re.findall(r"!\[[^\]]*\]\[([\w-]+)\]", README)]
+    assert links and all(link.startswith("https://") for link in links) and "](" not in README
+    assert set(re.findall(r"\]\[([\w-]+)\]", README)) == targets.keys()
     raw = URL.replace("github.com", "raw.githubusercontent.com") + "/main/"
-    assert all(link.startswith(raw) for link in pictures)
+    assert pictures and all(link.startswith(raw) for link in pictures)
     named = {link.removeprefix(raw).removeprefix(f"{URL}/blob/main/").partition("#")[0] for link in links}
     assert named - tracked() == set()
 
