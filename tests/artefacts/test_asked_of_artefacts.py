@@ -94,7 +94,7 @@ def test_an_id_is_refused_only_if_others_are_not() -> None:
 
     with pytest.raises(IndexError, match="-1"):
         answered(refusing)
-    with pytest.raises(NotShown, match="fails, too"):
+    with pytest.raises(NotShown, match="fails"):
         answered(failing)
     with pytest.raises(NotShown, match="finite"):
         answered(lambda ids: np.full((1, 3, 19), np.nan))
@@ -112,9 +112,9 @@ def test_an_id_that_is_read_is_told_unless_a_manifest_promises_otherwise() -> No
         rounded = {"output": reading.reference.copy()}
         rounded["output"][0, 0, 0] += 0.5 * wider[what].bound
         assert outside.judge(row, case, Kind.OUTPUTS, rounded, wider).message.endswith(f"it is read as {what}")
-        assert outside.judge(row, case, Kind.OUTPUTS, rounded, readings).message.endswith("no other")
+        assert outside.judge(row, case, Kind.OUTPUTS, rounded, readings).message.startswith("target id -1")
         promised = outside.judge(row, case, Kind.OUTPUTS, {"output": reading.reference}, readings, "refused")
-        assert (promised.status, promised.message.endswith("its manifest says: refused")) == (Status.DIFFERS, True)
+        assert (promised.status, mentions(promised.message, "manifest … refused")) == (Status.DIFFERS, True)
 
 
 def test_processes_are_told_settings_of_any_size() -> None:

@@ -154,7 +154,7 @@ def softmax(case):
     logits, mask = case.inputs["logits"], case.inputs.get("mask")
     return s.softmax(logits if mask is None else np.where(mask, logits, logits.dtype.type(-1e-9)))
 """),
-    "the mask of the first row, which hides nothing in any case": ("described", (), [], ["it is ignored"], """
+    "first row's mask, which hides nothing": ("described", (), [], ["it is ignored"], """
 def softmax(case):
     mask = case.inputs.get("mask")
     return s.softmax(case.inputs["logits"], None if mask is None else np.broadcast_to(mask[:1], mask.shape))

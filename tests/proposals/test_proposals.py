@@ -95,9 +95,9 @@ DECIDED = {
     "a layer before its norms": (layer("1e-6"), "Layer", [], {"epsilon": "1e-06", "norm_placement": "'post'"}, [NAMED]),
     "an epsilon that is no candidate": (layer("2e-5"), "Norm", ["epsilon"], {}, ['"epsilon": 1e-05,  # TODO']),
     "an epsilon that is only an attribute": (changed(layer("1e-3"), SHOWN), "Norm", [], {"epsilon": "0.001"}, []),
-    "the unbiased deviation, pre": (unbiased(RELU), "EncoderLayer", [], OTHERS | {"norm_placement": "'pre'"}, ["epsilon outside"]),
-    "the unbiased deviation, post": (unbiased(RELU), "DecoderLayer", [], OTHERS | {"norm_placement": "'post'"}, ["epsilon outside"]),
-    "the unbiased deviation, gelu": (unbiased(GELU), "EncoderLayer", [], OTHERS | {"activation": "'gelu_tanh'"}, ["epsilon outside"]),
+    "the unbiased deviation, pre": (unbiased(RELU), "EncoderLayer", [], OTHERS | {"norm_placement": "'pre'"}, ["epsilon … outside"]),
+    "the unbiased deviation, post": (unbiased(RELU), "DecoderLayer", [], OTHERS | {"norm_placement": "'post'"}, ["epsilon … outside"]),
+    "the unbiased deviation, gelu": (unbiased(GELU), "EncoderLayer", [], OTHERS | {"activation": "'gelu_tanh'"}, ["epsilon … outside"]),
     "a mask that is needed": (
         changed(LAYERS, ("        if mask is not None:\n            score = ", "        score = ")),
         "MultiHeadAttention", [], {}, ["filled(attend_mask(inputs), inputs["],

@@ -165,6 +165,6 @@ def test_the_command_refuses_what_is_no_plan(tmp_path: Path) -> None:
     assert "--mesh" in refused("plan", "tiny", *OF_A_STEP)
     assert "nearest: tiny" in refused("plan", "tinny", *OF_A_STEP, "--mesh", 2)
     assert "--set" in refused("plan", tmp_path, "--set", "heads=2", *OF_A_STEP, "--mesh", 2)
-    assert "a mesh is data=N" in refused("plan", "tiny", *OF_A_STEP, "--mesh", "pipeline=2")
+    assert "data=N" in refused("plan", "tiny", *OF_A_STEP, "--mesh", "pipeline=2")
     assert "needs classes" in refused("plan", "bert_base", *OF_A_STEP, "--mesh", "model=3")
     assert "got h=4, model=3" in refused("plan", "tiny", *OF_A_STEP, "--mesh", "model=3")

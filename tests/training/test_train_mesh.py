@@ -60,7 +60,7 @@ def test_two_processes_train_the_run_that_the_reference_trains_and_it_goes_on_th
     ("arguments", "message"),
     [
         (("--mesh", "data=2"), "--mesh … data=2,model=1 … --mesh … none"),
-        (("--mesh", "two"), "a mesh is data=N,model=N"),
+        (("--mesh", "two"), "data=N,model=N"),
         (("--backend", "torch", "--mesh", "model=3"), "mesh's … h=2 … model=3"),
         (("--backend", "jax", "--mesh", "model=64"), "feed-forward … mesh's"),
         (("--backend", "torch", "--mesh", "data=300"), "256 … data=300,model=1"),

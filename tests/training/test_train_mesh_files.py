@@ -161,8 +161,8 @@ def reindex(path: Path) -> None:
 
 DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
     "a part is missing": (lambda path: (path / "model-00002-of-00003.safetensors").unlink(), "missing"),
-    "a bit of a part": (lambda path: flip(path / "model-00002-of-00003.safetensors"), "written"),
-    "a bit of the moments": (lambda path: flip(path / "optimizer-00001-of-00003.safetensors"), "written"),
+    "a bit of a part": (lambda path: flip(path / "model-00002-of-00003.safetensors"), "SHA-256"),
+    "a bit of the moments": (lambda path: flip(path / "optimizer-00001-of-00003.safetensors"), "SHA-256"),
     "another part": (
         lambda path: shutil.copy(path / "model-00001-of-00003.safetensors", path / "model-00009-of-00009.safetensors"),
         "00009",
@@ -170,7 +170,7 @@ DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
     "no index": (lambda path: (path / "optimizer.safetensors.index.json").unlink(), "optimizer.safetensors"),
     "the index": (lambda path: reindex(path / "model.safetensors.index.json"), "weight_map"),
     "a name outside": (lambda path: edit(path / "progress.json", lambda fields: fields["sha256"].update({"../x": ""})), "sha256"),
-    "no digest": (lambda path: edit(path / "progress.json", lambda fields: fields["sha256"].popitem()), "written"),
+    "no digest": (lambda path: edit(path / "progress.json", lambda fields: fields["sha256"].popitem()), "SHA-256"),
 }
 
 

@@ -75,7 +75,7 @@ class Tokenizers:
         import jinja2
 
         if tuple(int(part) for part in jinja2.__version__.split(".")[:3] if part.isdigit()) < _JINJA:
-            raise ValueError(f"chat templates need jinja2 3.1.6 or later; got {jinja2.__version__}. Upgrade it with pip install -U jinja2")
+            raise ValueError(f"chat templates need jinja2 3.1.6 or later; got {jinja2.__version__}. Upgrade jinja2")
         return _sent(_open(*opened).apply_chat_template(json.loads(messages), add_generation_prompt=True, return_dict=False))
 
     def decode(self, ids: str, special: bool, *opened: str) -> np.ndarray:
