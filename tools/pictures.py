@@ -22,7 +22,7 @@ __all__ = ["screenshot"]
 
 COLUMNS = 62  # so narrow that a telephone shows it legibly
 GUIDE = {  # picture -> page of the guide, width, height
-    "guide.png": ("components/scaled_dot_product_attention.html", 1280, 1500),
+    "guide.png": ("components/scaled_dot_product_attention.html", 1600, 1700),
     "guide-defect.png": ("defects/NRM1.html", 768, 1200),
     "guide-dark.png": ("translate/pytorch-to-flax.html", 1280, 900),
     "guide-narrow.png": ("components/layer_norm.html", 390, 1200),
