@@ -145,7 +145,7 @@ def test_the_commands_on_a_state_dict_run_in_order(tmp_path: Path) -> None:
 
 
 OTHERS = ("artefacts", "command-port", "compare", "decoding", "diagnosis", "json", "report", "scaling", "training", "training-comparison")
-OWN = r"my_model\.py|--tensor |torchrun|/my_port --fast|^my_port |keras-hub:"  # needs what only a reader has, or a test of its own runs it
+OWN = r"my_model\.py|--tensor |torchrun|/my_port\b|^my_port |keras-hub:"  # needs what only a reader has, or a test of its own runs it
 MAY_DIFFER = ("check", "compare", "diagnose")
 
 
