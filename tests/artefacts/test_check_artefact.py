@@ -182,9 +182,9 @@ def test_a_lower_precision_is_told(gpt2) -> None:
     quantize_dynamic(file, lower, weight_type=QuantType.QUInt8)  # sums of QInt8 saturate on older processors
     assert run("check", lower, "--checkpoint", checkpoint, "-k", "batch")[0] == 1
     code, rows = rows_of(file.parent, "check", lower, "--checkpoint", checkpoint, "-k", "batch", "--expect", "int8")
-    assert (code, "times float32's tolerance, as int8 is" in rows["transformer/batch"]["message"]) == (0, True)
+    assert (code, "int8" in rows["transformer/batch"]["message"]) == (0, True)
     assert rows["transformer/batch"]["beyond"] > 1
-    assert "at most" in (said := run("check", lower, "--checkpoint", checkpoint, "--expect", "int8")[1]) and "as int8 is" in said
+    assert "int8" in run("check", lower, "--checkpoint", checkpoint, "--expect", "int8")[1]
 
 
 @pytest.mark.conformance
