@@ -29,8 +29,8 @@ summary = rosettaformer.check("torch", components=["softmax"], dtypes=["float32"
 print(rosettaformer.__version__, summary.conforms)
 ```
 """
-NEXT = """Next: [ports.md](ports.md) uses the names for port files, [checkpoints.md](checkpoints.md) those for
-checkpoints, [ci.md](ci.md) those for pytest, and [models.md](models.md) those of the four packages.
+NEXT = """Next: [ports.md](ports.md) uses the names for port files, [checkpoints.md](checkpoints.md) for
+checkpoints, [ci.md](ci.md) for pytest, and [models.md](models.md) for the four packages.
 """
 
 
