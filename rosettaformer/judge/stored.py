@@ -15,6 +15,7 @@ from ..files.checkpoints.strict import numpy_dtype
 
 IN_MEMORY = 1 << 26  # parameters of up to this many bytes are copied, so that the file may change
 KEPT = 1 << 27  # arrays of up to this many bytes are kept until another one is read
+SMALL = 1 << 23  # all arrays of parameters of up to this many bytes are kept
 Step = str | Callable[[str, np.ndarray], np.ndarray]  # a dtype, or a function of a name and its array
 
 
@@ -79,23 +80,24 @@ class Stored(Mapping[str, np.ndarray]):
 
 
 class _Source:
-    """Stored arrays, and the last one read."""
+    """Stored arrays, and the last one read; all that were read if they are small."""
 
     def __init__(self, arrays: dict[str, np.ndarray]) -> None:
         self.arrays = arrays
-        self._last: tuple[Any, np.ndarray | None] = (None, None)
+        self._small = sum(array.nbytes for array in arrays.values()) <= SMALL
+        self._kept: dict[tuple[str, tuple[Step, ...]], np.ndarray] = {}
 
     def read(self, name: str, steps: tuple[Step, ...]) -> np.ndarray:
-        key, last = self._last
-        if key == (name, steps) and last is not None:
-            return last
-        last, self._last = None, (None, None)  # frees its memory before the next array is made
+        if (name, steps) in self._kept:
+            return self._kept[name, steps]
+        if not self._small:
+            self._kept.clear()  # frees its memory before the next array is made
         release(stored := self.arrays[name])
         array = functools.reduce(functools.partial(_after, name), steps, stored)
         if array is not stored:
             release(stored)
-            if array.nbytes <= KEPT:
-                self._last = (name, steps), array
+            if array.nbytes <= KEPT and (not self._small or all(isinstance(step, str) for step in steps)):
+                self._kept[name, steps] = array
         return array
 
     @functools.cached_property

@@ -168,7 +168,8 @@ class Alteration:
     family: a description shared with bugs that few cases distinguish from it. variants: title ->
     replaced functions, for the same bug in other forms. variant: the title if this is a variant,
     otherwise empty. place: where in a model it applies; None for everywhere. of_case: returns the
-    alteration for a case, if it depends on the case.
+    alteration for a case, if it depends on the case. reads: returns the case that the reference
+    computes instead of a case.
     """
 
     id: str
@@ -186,6 +187,7 @@ class Alteration:
     variant: str = ""
     place: Place | None = None
     of_case: Callable[[Case], "Alteration"] | None = None
+    reads: Callable[[Case], Case] | None = None
 
     @functools.cached_property
     def hypotheses(self) -> tuple["Alteration", ...]:

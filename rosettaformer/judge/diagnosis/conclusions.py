@@ -138,7 +138,7 @@ class Conclusions:
         """
         parts, self.open = self.open, []
         for finding, evidence in parts:
-            own = {(one.id, one.title) for one in (*evidence.hypotheses.defects, *evidence.hypotheses.settings)}
+            own = {(one.id, one.title) for one in evidence.hypotheses.altering(range(len(evidence.probes)))}
             shown = tuple(replace(one, place=None) if one.place else one for one in whole[0] if (one.id, one.title) in own)
             same = any(set(ids) <= {one.id for one in combination} for ids in finding.explanations for combination in whole)
             told = len(whole) == 1 and len(finding.explanations) > 1

@@ -368,6 +368,21 @@ def from_position(position: int, padded: bool) -> str:
     return text + COUNTED * padded
 
 
+def from_id(id_: int) -> str:
+    """Every row is wrong from its first token with at least this id on."""
+    return f"wrong from the first token with an id of at least {id_} on, equal before it and in rows without one"
+
+
+def of_id(id_: int) -> str:
+    """Every row is wrong from its first token with this id on."""
+    return f"wrong from the first token with id {id_} on, equal before it and in rows without one"
+
+
+def in_rows(id_: int) -> str:
+    """A bidirectional model is wrong in the rows that contain this id."""
+    return f"wrong in every row with a token of id {id_}, equal in all others"
+
+
 def only_in(dtype: str, right: Sequence[str]) -> str:
     """The only dtype in which the component fails."""
     return f"only in {dtype} ({' and '.join(right)} {'conforms' if len(right) == 1 else 'conform'})"

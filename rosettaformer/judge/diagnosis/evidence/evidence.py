@@ -6,6 +6,7 @@ probes must support it: their tolerance is narrower than the port's error. A mat
 tolerance is inconclusive.
 """
 
+import dataclasses
 import functools
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -23,12 +24,15 @@ from ...status import LEFT, Kind
 from .. import altered
 from ..altered import Combination, Outputs
 from ..hypotheses import Hypotheses
+from ..hypotheses.readings import side_of
 from ..symptoms.conditions import condition
 
 # Errors of plain arithmetic, by the dtype's bytes, beyond which float64 rules out an alteration,
 # which may have a larger error than the reference.
 FAR = {8: 1e5, 4: 1000.0, 2: 30.0}
 ALL = 0.995  # share of the error that prints as 100 %
+SIMILAR = 20  # times the size of the smallest failing probe
+LEAKING = 1e-6  # change of an output, relative and absolute, that shows that it depends on padding
 EQUAL, SUPPORT = "equal", "support"
 
 Answers = Sequence[Outputs]  # a port's outputs by probe; cases that raise an error are not probes
@@ -42,6 +46,7 @@ class Evidence:
         self.probes = hypotheses.probes
         self.tried: set[Alteration] = set()  # alone
         self._support, self.near = functools.cache(self._supporting), functools.cache(self._may_equal)
+        self.leaks = functools.cache(self._leaking)
         self._settled = functools.cache(self._settle)
         self.clean = [followed(*each) for each in zip(self.probes, hypotheses.clean, answers, strict=True)]
         self.failing = [index for index, clean in enumerate(self.clean) if not altered.equal(clean, answers[index])]
@@ -51,6 +56,12 @@ class Evidence:
     def cheapest(self) -> list[int]:
         """The failing probes, smallest first."""
         return [index for index in self._order if index in self.failing]
+
+    @functools.cached_property
+    def small(self) -> list[int]:
+        """The failing probes whose cost is similar to that of the cheapest one."""
+        sizes = {index: _size(self.probes[index]) for index in self.failing}
+        return [index for index in self.cheapest() if sizes[index] <= SIMILAR * min(sizes.values())]
 
     def right(self) -> list[int]:
         """The passing probes, smallest first."""
@@ -102,8 +113,24 @@ class Evidence:
         answer = settle(self.answers[index])
         expectations = altered.expected(combination, self.probes[index], answer, settle)
         if expectations is None or not altered.equal(expectations, answer):
-            return ""
+            return EQUAL if self.leaks(combination, index) else ""
         return SUPPORT if altered.supports(self.clean[index], expectations, answer) else EQUAL
+
+    def _leaking(self, combination: Combination, index: int) -> bool:
+        """Whether the altered reference's outputs depend on the ids under padding.
+
+        Such a probe does not refute the alteration: ports differ in what they compute at padding.
+        This holds only if a probe without padding fails, which has to support it.
+        """
+        case, predicted = self.probes[index], self.hypotheses.answer(combination, index)
+        if predicted is None or not _padded(case) or all(_padded(self.probes[other]) for other in self.failing):
+            return False
+        side = side_of(case)
+        others = np.where(case.real_bt, case.inputs[side], (case.inputs[side] + 1) % getattr(case.config, f"{side}_vocabulary"))
+        again = altered.answer(combination, dataclasses.replace(case.at("float64"), inputs={**case.inputs, side: others}))
+        return again is not None and any(
+            not np.allclose(value, again[name], rtol=LEAKING, atol=LEAKING, equal_nan=True) for name, value in predicted.items()
+        )
 
     def _settle(self, combination: Combination, index: int) -> altered.Settle:
         return altered.settled(combination, self.probes[index], self.clean[index])
@@ -118,14 +145,16 @@ class Evidence:
         before = self._distance(())
         if self.one_number or not 0 < before < np.inf:
             return []
-        shares = [(one, self._distance((one,)) / before) for one in (*self.hypotheses.defects, *self.hypotheses.settings)]
+        shares = [(one, self._distance((one,)) / before) for one in self.hypotheses.altering(self.small)]
         return sorted((share for share in shares if share[1] < ALL), key=lambda share: share[1])[:count]
 
     def _distance(self, combination: Combination) -> float:
-        """The root mean square of the probes' largest relative errors; infinite without outputs."""
+        """The root mean square of the small failing probes' largest relative errors; infinite
+        without outputs.
+        """
         distances = []
-        for index, answer in enumerate(self.answers):
-            predicted = self.hypotheses.answer(combination, index)
+        for index in self.small:
+            answer, predicted = self.answers[index], self.hypotheses.answer(combination, index)
             if predicted is None or not _same_shapes(predicted, answer):
                 return np.inf
             for name, value in predicted.items():
@@ -147,7 +176,12 @@ class Evidence:
             return False
         settle, clean = self._settled(combination, index), self.hypotheses.clean[index]
         predicted, answer = settle(predicted), settle(answer)
-        return _same_shapes(predicted, answer) and all(_within(value, answer[name], clean[name]) for name, value in predicted.items())
+        same = _same_shapes(predicted, answer) and all(_within(value, answer[name], clean[name]) for name, value in predicted.items())
+        return same or self.leaks(combination, index)
+
+
+def _padded(case: Case) -> bool:
+    return bool(case.folder and side_of(case)) and case.real_bt is not None and not case.real_bt.all()
 
 
 def complaint(case: Case, kind: str, answer: Any, store: Store) -> str:

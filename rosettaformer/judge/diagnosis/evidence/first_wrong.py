@@ -5,16 +5,17 @@ padding, only in a batch or in some dtypes) is reported whether or not its cause
 """
 
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
 from ...case import Case
-from ...compare import relative_error
+from ...compare import compare, relative_error
 from ...expectation import tolerance
 from ..altered import Outputs
+from ..hypotheses.readings import FirstWrong, side_of
 from ..symptoms.conditions import condition
-from ..words import from_position, only_in
+from ..words import from_id, from_position, in_rows, of_id, only_in
 from .evidence import Evidence
 
 AXES = "btv"
@@ -56,6 +57,7 @@ def shapes(evidence: Evidence) -> str:
 
 
 LARGE = 0.5  # share of the largest error that counts as wrong if only the root mean square exceeds the tolerance
+ENOUGH = 2  # rows on which a token's property must decide
 
 
 def beginning(evidence: Evidence, dtype: str, right: Sequence[str] = ()) -> str:
@@ -67,11 +69,47 @@ def beginning(evidence: Evidence, dtype: str, right: Sequence[str] = ()) -> str:
     wrong = [probes[index] for index in failing]
     only = [words for words in (_only(wrong, [probes[index] for index in evidence.right()]),) if words]
     only += [only_in(dtype, right)] if right else []
-    places = [_first(probes[index], evidence.clean[index], evidence.answers[index]) for index in failing]
-    found = [place for place in places if place is not None]
+    places = [place for place in (first_wrong(probes[index], evidence.clean[index], evidence.answers[index]) for index in failing) if place]
     where = condition(wrong, [probes[index] for index in evidence.right()]) if not only and len(failing) > 1 else ""
     only += [where] if "above" in where else []
-    return ", ".join([*only, *([from_position(min(found), any(map(_left, wrong)))] if found else [])])
+    if special := _token(all_first_wrong(evidence)):
+        return ", ".join([*only, special])
+    positions = [place.position for place in places if place.position is not None]
+    return ", ".join([*only, *([from_position(min(positions), any(map(_left, wrong)))] if positions else [])])
+
+
+def all_first_wrong(evidence: Evidence) -> list[FirstWrong]:
+    """Where the rows of each case go wrong, smallest cases first; cases without tokens are left
+    out.
+    """
+    order = [*evidence.cheapest(), *evidence.right()]
+    cases = ((evidence.probes[index], evidence.clean[index], evidence.answers[index]) for index in order)
+    return [place for place in itertools.starmap(first_wrong, cases) if place]
+
+
+def _token(found: Sequence[FirstWrong]) -> str:
+    """The property of the token at which every wrong row first goes wrong, and that no right token
+    has, in words; empty if there is none.
+
+    In a bidirectional model, the property of a token that every wrong row has, and no right one.
+    """
+    rows = [(one.token_bt[row][one.real_bt[row]], one.place(row)) for one in found for row in range(len(one.token_bt))]
+    wrong = [(ids, place) for ids, place in rows if place is not None]
+    if len(wrong) < ENOUGH or (len(wrong) == len(rows) and not any(place for _, place in wrong)):
+        return ""
+    least = min(int(ids[place]) for ids, place in wrong)
+    if all(_first(ids == least) == place for ids, place in rows):
+        return of_id(least)
+    if all(_first(ids >= least) == place for ids, place in rows):
+        return from_id(least)
+    if any(place for _, place in wrong) or len(rows) - len(wrong) < ENOUGH:
+        return ""
+    common = set.intersection(*(set(ids.tolist()) for ids, _ in wrong)) - {int(one) for ids, place in rows if place is None for one in ids}
+    return in_rows(min(common)) if common else ""
+
+
+def _first(holds: np.ndarray) -> int | None:
+    return int(holds.argmax()) if holds.any() else None
 
 
 def _only(wrong: Sequence[Case], right: Sequence[Case]) -> str:
@@ -94,17 +132,20 @@ def _left(case: Case) -> bool:
 
 
 def _rows(case: Case) -> int:
-    return next(len(case.inputs[side]) for side in ("target", "source") if case.inputs.get(side) is not None)
+    return len(case.inputs[side_of(case)])
 
 
-def _first(case: Case, clean: dict[str, tolerance.Expectation], answer: Outputs) -> int | None:
-    """The first real token's position with a wrong output; None if it has no positions."""
-    name = next(iter(clean))
+def first_wrong(case: Case, clean: Mapping[str, tolerance.Expectation], answer: Outputs) -> FirstWrong | None:
+    """Where the rows of a case go wrong; None if its outputs have no token axis."""
+    name, side = next(iter(clean)), side_of(case)
     got, expected = np.asarray(answer.get(name)), clean[name]
-    if got.ndim < 3 or got.shape != expected.reference.shape or case.compared == "last":
+    if not side or got.ndim < 3 or got.shape != expected.reference.shape or case.compared == "last":
         return None
     error = relative_error(expected, got).max(axis=-1)
     error = error if error.ndim == 2 else error.max(axis=0)  # over the layers
-    bound = 1.0 if error.max() > 1 else LARGE * error.max()
-    position_bt = np.arange(error.shape[1]) if case.real_bt is None else np.maximum(np.cumsum(case.real_bt, axis=1) - 1, 0)
-    return int(np.broadcast_to(position_bt, error.shape)[error > bound].min(initial=error.shape[1]))
+    token_bt = case.inputs[side]
+    if error.shape != token_bt.shape:
+        return None
+    real_bt = np.ones(token_bt.shape, bool) if case.real_bt is None else case.real_bt
+    wrong_bt = (error > (1.0 if error.max() > 1 else LARGE * error.max())) & real_bt & bool(compare(expected, got).excess > 1)
+    return FirstWrong(token_bt, real_bt, np.where(wrong_bt.any(axis=1), wrong_bt.argmax(axis=1), token_bt.shape[1]))

@@ -14,7 +14,9 @@ from ...expectation import tolerance
 from .. import altered
 from ..altered import Combination, Outputs
 from ..hypotheses.constants import constants
+from ..hypotheses.readings import readings
 from .evidence import Evidence
+from .first_wrong import all_first_wrong
 
 LOSS = 10  # a loss of digits with more than this many times the port's error is a different one
 NEAR = 25  # nearest alterations whose pairs are tried first
@@ -32,16 +34,17 @@ class Search:
     def explain(self, known: Combination = (), located: bool = True) -> list[Combination]:
         """The simplest alterations that explain the outputs.
 
-        In this order: the known ones, a known one at one place, a single alteration, the known ones
-        and another. Several results are indistinguishable on the probes. located: also alterations
+        In this order: the known ones, a known one at one place, a single alteration or another
+        reading of the prompts, the known ones and another. Several results are indistinguishable on the probes. located: also alterations
         at one place of the model.
         """
         if known and self.evidence.explains(known, known):
             return [known]
-        placed: list[Combination] = [(one,) for one in self.hypotheses.at_places(known) if self.evidence.explains((one,), (one,))]
+        shown = self._shown(known)
+        placed: list[Combination] = [(one,) for one in self.hypotheses.at_places(known, shown) if self.evidence.explains((one,), (one,))]
         if placed:
             return self._different(placed)[-1:]
-        for tier in self.hypotheses.tiers(located):
+        for tier in self._tiers(shown, located):
             self.evidence.tried |= set(tier)
             for before in ((), known) if known else ((),):
                 meant = [one for one in tier if one not in before and (not before or self._combines(one))]
@@ -49,11 +52,24 @@ class Search:
                     return self._different(found)
         return []
 
+    def _tiers(self, shown: tuple[int, ...], located: bool = True) -> Iterator[Sequence[Alteration]]:
+        """The tiers of the hypotheses, with other readings of the prompts after the settings."""
+        tiers = self.hypotheses.tiers(shown, located)
+        yield from itertools.islice(tiers, 2)
+        yield readings(self.evidence.probes, all_first_wrong(self.evidence))
+        yield from tiers
+
+    def _shown(self, known: Combination = ()) -> tuple[int, ...]:
+        """The cheapest failing probe, and the cheapest that the known alterations do not match."""
+        failing = self.evidence.cheapest()
+        left = (index for index in failing if known and not self.evidence.near(known, index))
+        return tuple(dict.fromkeys([*failing[:1], *itertools.islice(left, 1)]))
+
     def where_failing(self) -> list[Combination]:
         """The alterations that explain a port that fails only under a condition (batch size 1)."""
         if not self.evidence.condition:
             return []
-        for tier in self.hypotheses.tiers():
+        for tier in self._tiers(self._shown()):
             if found := [one for one in tier if self._explains_failing(one)]:
                 return self._different([(one,) for one in found])
         return []
@@ -75,8 +91,8 @@ class Search:
         return list(chosen.values())
 
     def _where(self, combination: Combination) -> list[list[list[Site]]]:
-        """The sites of each of these in the failing probes."""
-        return [[sites[index] for index in self.evidence.failing] for sites in map(self.hypotheses.where, combination)]
+        """The sites of each of these in the small failing probes."""
+        return [[self.hypotheses.where(one, index) for index in self.evidence.small] for one in combination]
 
     def missing(self) -> list[Combination]:
         """The alterations with the port's NaN; empty if the reference has the same NaN."""
@@ -202,14 +218,14 @@ class Search:
     def remaining(self, base: Combination) -> list[Combination]:
         """The alterations that, added to the base, explain every output that it leaves."""
         left = self.evidence.left(base)
-        return [candidate for candidate in self._further(base) if len(self.evidence.explained(candidate, left)) == len(left)]
+        return [candidate for candidate in self._further(base) if all(self.evidence.explained(candidate, [index]) for index in left)]
 
     def _further(self, base: Combination) -> list[Combination]:
         return [(*base, one) for one in self._combined() if one not in base]
 
     def _combined(self) -> list[Alteration]:
         """The known bugs and settings that may explain the outputs in combination."""
-        return [one for one in (*self.hypotheses.defects, *self.hypotheses.settings) if self._combines(one)]
+        return [one for one in self.hypotheses.altering(self.evidence.small) if self._combines(one)]
 
     def _combines(self, one: Alteration) -> bool:
         """Whether it may be combined: in float64, digit losses match anything close."""

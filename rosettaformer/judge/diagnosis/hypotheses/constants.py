@@ -6,6 +6,7 @@ a hypothesis if it has one value on all of them, or if a factor equals the same 
 its root or its reciprocal. Like every alteration it is verified on all cases.
 """
 
+import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -90,11 +91,11 @@ def constants(
     alterations of the reference.
     """
     for constant in _CONSTANTS:
-        sites = hypotheses.sites_of(constant.alteration(constant.start))
-        if not any(sites):
-            continue
-        for place in (None, *places(sites)):
-            meant = [index for index in failing if any(place is None or place.holds(site) for site in sites[index])][:FITTED]
+        whole = constant.alteration(constant.start)
+        called = next((run for index in failing if (run := hypotheses.sites_of(whole, index))), [])
+        for place in (None, *places([called])) if called else ():
+            held = (index for index in failing if any(place is None or place.holds(site) for site in hypotheses.sites_of(whole, index)))
+            meant = [*itertools.islice(held, FITTED)]
             fits: list[_Fitted] = []
             if len(meant) == 1 and _numbers(answers[meant[0]]) == 1:
                 continue  # any constant can fit a single number

@@ -6,7 +6,7 @@ place, and ignored inputs. Constants are not listed: their values are fitted to 
 
 import dataclasses
 import functools
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import numpy as np
 
@@ -43,9 +43,9 @@ class Hypotheses:
     """The alterations that a port may have, and the altered references' outputs, computed on demand
     and cached.
 
-    probes: cases in the dtype in which the port answered them. Known bugs and settings without an
-    effect on any probe are left out; random ones match no output and are only in `random`.
-    deadline: raises `TimeIsUp` once it has passed. store: keeps the probes' expectations.
+    probes: cases in the dtype in which the port answered them. Random known bugs match no output
+    and are only in `random`. settings: with their variants. deadline: raises `TimeIsUp` once it has
+    passed. store: keeps the probes' expectations.
     """
 
     def __init__(
@@ -56,16 +56,12 @@ class Hypotheses:
         self._doubles = [probe.at("float64") for probe in self.probes]
         self.clean = list(map((store or Store()).expect, self.probes))
         self._everywhere: dict[Alteration, Alteration] = {}  # an alteration at one place -> the same alteration everywhere
-        size = max((sum(one.reference.nbytes for one in clean.values()) for clean in self.clean), default=0)
-        self.answer = functools.lru_cache(max(FEWEST, KEPT // max(1, size)))(self._answer)
-        self.alters = functools.cache(self._altering)
-        self._defects, self._settings = ([each for one in kind for each in one.hypotheses] for kind in (defects, settings))
-        self._functions = {function for one in (*self._defects, *self._settings) for function in one.replaces} | set(_FUNCTIONS.values())
-
-    @functools.cached_property
-    def defects(self) -> list[Alteration]:
-        """The deterministic known bugs and their variants that alter a probe."""
-        return [defect for defect in self._defects if not defect.random and self._alters(defect)]
+        self._changed: dict[Alteration, list[list[Site]]] = {}  # a dataflow change -> its sites, probe by probe
+        self._answers = [self._kept(index) for index in range(len(self.probes))]
+        self.alters, self.located = functools.cache(self._altering), functools.cache(self._located)
+        self._called_in, self.dataflow = functools.cache(self._calls_of), functools.cache(self._rewired)
+        self._defects, self.settings = ([each for one in kind for each in one.hypotheses] for kind in (defects, settings))
+        self._functions = {function for one in (*self._defects, *self.settings) for function in one.replaces} | set(_FUNCTIONS.values())
 
     def called(self, id_: str) -> list[Alteration]:
         """The known bug of that id, whether or not it alters a probe."""
@@ -81,40 +77,48 @@ class Hypotheses:
         """The known bugs that make a probe random."""
         return [defect for defect in self._defects if defect.random and self._alters(defect)]
 
-    @functools.cached_property
-    def settings(self) -> list[Alteration]:
-        """The settings that alter a probe."""
-        return [setting for setting in self._settings if self._alters(setting)]
+    def altering(self, indices: Sequence[int]) -> list[Alteration]:
+        """The deterministic known bugs, their variants and the settings that alter one of these
+        probes.
+        """
+        every = (one for one in (*self._defects, *self.settings) if not one.random)
+        return [one for one in every if any(self.alters(one, index) for index in indices)]
 
-    def tiers(self, located: bool = True) -> Iterator[Sequence[Alteration]]:
+    def tiers(self, shown: tuple[int, ...] = (), located: bool = True) -> Iterator[Sequence[Alteration]]:
         """All hypotheses, most likely first: known bugs, settings, dataflow changes, and each of
         them at one place.
 
         The first two tiers include everything that replaces a function called by a probe, whether
         or not it has an effect: one probe shows that an alteration without effect explains nothing,
-        while only all probes show that it has no effect.
+        while only all probes show that it has no effect. shown: the probes one of which the
+        alterations of the other tiers must alter.
         """
         yield self._called(self._defects)
-        yield self._called(self._settings)
-        yield list(self.dataflow)
+        yield self._called(self.settings)
+        yield self.dataflow(shown)
         if located:
-            yield self.located
+            yield self.located(shown)
 
-    @functools.cached_property
-    def dataflow(self) -> Mapping[Alteration, list[list[Site]]]:
-        """The dataflow changes, with their sites in each probe."""
-        return dataflow_changes(self._doubles) if self._forward else {}
+    def _rewired(self, shown: tuple[int, ...]) -> list[Alteration]:
+        """The dataflow changes of these probes."""
+        changes = dataflow_changes([self._doubles[index] for index in shown]) if self._forward else {}
+        for one, runs in changes.items():
+            self._changed[one] = [[] for _ in self.probes]
+            for index, run in zip(shown, runs, strict=True):
+                self._changed[one][index] = run
+        return list(changes)
 
-    @functools.cached_property
-    def located(self) -> list[Alteration]:
-        """Known bugs, settings and dataflow changes at one place of the model.
+    def _located(self, shown: tuple[int, ...]) -> list[Alteration]:
+        """Known bugs, settings and dataflow changes at one place of the model, without those that
+        alter none of these probes even everywhere.
 
         Leaves out duplicates: a change in `layers.*.feed_forward` at `layers.0` is one in
         `layers.0.feed_forward`.
         """
-        seen = {self._identity(one) for one in self.dataflow}
-        found = self.at_places((*self.defects, *self.settings))
-        for one in self.at_places(self.dataflow):
+        changes = self.dataflow(shown)
+        seen = {self._identity(one) for one in changes}
+        found = self.at_places(self.altering(shown), shown)
+        for one in self.at_places(changes, shown):
             if (identity := self._identity(one)) not in seen:
                 seen.add(identity)
                 found.append(one)
@@ -122,52 +126,56 @@ class Hypotheses:
 
     def _identity(self, change: Alteration) -> tuple[str, tuple[frozenset[Site], ...]]:
         """The id of a dataflow change and its sites in each probe."""
-        return change.id, tuple(map(frozenset, self.where(change)))
+        return change.id, tuple(frozenset(self.where(change, index)) for index in range(len(self.probes)))
 
-    def at_places(self, alterations: Iterable[Alteration]) -> list[Alteration]:
-        """Each of these alterations at every place in the model."""
+    def at_places(self, alterations: Iterable[Alteration], shown: Sequence[int]) -> list[Alteration]:
+        """Each of these alterations at every place where it occurs in these probes."""
         found: list[Alteration] = []
         for one in alterations if self._forward else ():
-            placed = [dataclasses.replace(one, place=place) for place in places(self.where(one))]
+            placed = [dataclasses.replace(one, place=place) for place in places(self.where(one, index) for index in shown)]
             self._everywhere |= dict.fromkeys(placed, one)
             found += placed
         return found
 
-    def where(self, one: Alteration) -> list[list[Site]]:
-        """The sites of an alteration, probe by probe."""
+    def where(self, one: Alteration, index: int) -> list[Site]:
+        """The sites of an alteration in a probe."""
         every = self._everywhere.get(one, one)
-        runs = self.dataflow.get(every) or self.sites_of(every)
-        return [[site for site in run if one.place is None or one.place.holds(site)] for run in runs]
+        run = self._changed[every][index] if every in self._changed else self.sites_of(every, index)
+        return [site for site in run if one.place is None or one.place.holds(site)]
 
-    def sites_of(self, one: Alteration) -> list[list[Site]]:
-        """The sites of the functions that an alteration replaces, probe by probe."""
+    def sites_of(self, one: Alteration, index: int) -> list[Site]:
+        """The sites in a probe of the functions that an alteration replaces."""
         if further := set(one.replaces) - self._functions:
             self._functions |= further
-            self._sites = [run | sites(case, further) for case, run in zip(self._doubles, self._sites, strict=True)]
-        return [[site for function in one.replaces for site in run.get(function, ())] for run in self._sites]
+            self._called_in.cache_clear()
+        return [site for function in one.replaces for site in self._called_in(index).get(function, ())]
 
-    @functools.cached_property
-    def _sites(self) -> list[dict[str, list[Site]]]:
-        """The calls of the replaced functions in every probe's run, by function."""
-        return [sites(case, self._functions) for case in self._doubles]
+    def _calls_of(self, index: int) -> dict[str, list[Site]]:
+        """The calls of the replaced functions in a probe's run, by function."""
+        return sites(self._doubles[index], self._functions)
 
     @property
     def _forward(self) -> bool:
         return all(probe.component in FORWARD for probe in self.probes)
 
-    def _answer(self, combination: Combination, index: int) -> dict[str, np.ndarray] | None:
+    def answer(self, combination: Combination, index: int) -> dict[str, np.ndarray] | None:
         """The altered reference's float64 outputs of a probe; None if it raises."""
         self.deadline.check()
-        return altered.answer(combination, self._doubles[index])
+        return self._answers[index](combination)
+
+    def _kept(self, index: int) -> Callable[[Combination], dict[str, np.ndarray] | None]:
+        """Computes outputs of a probe, and keeps as many as fit into its share of the memory."""
+        size = len(self.probes) * sum(one.reference.nbytes for one in self.clean[index].values())
+        return functools.lru_cache(max(FEWEST, KEPT // max(1, size)))(lambda combination: altered.answer(combination, self._doubles[index]))
 
     def _called(self, alterations: Iterable[Alteration]) -> list[Alteration]:
         """The deterministic alterations that change rounding or a function that a probe calls."""
         return [one for one in alterations if not one.random and any(self._calls(one, index) for index in range(len(self.probes)))]
 
     def _calls(self, one: Alteration, index: int) -> bool:
-        if altered.rounds((one,), self.probes[index]):
+        if one.reads or altered.rounds((one,), self.probes[index]):
             return True
-        return self._meant(one, index) and any(function in self._sites[index] for function in one.replaces)
+        return self._meant(one, index) and any(function in self._called_in(index) for function in one.replaces)
 
     def _alters(self, one: Alteration) -> bool:
         return any(self.alters(one, index) for index in range(len(self.probes)))
@@ -185,4 +193,4 @@ class Hypotheses:
         order, probe = list(FORWARD), self.probes[index].component
         if probe not in FORWARD or one.component not in order[: order.index("encoder_layer")]:
             return True
-        return order.index(one.component) >= order.index(probe) or _FUNCTIONS[one.component] in self._sites[index]
+        return order.index(one.component) >= order.index(probe) or _FUNCTIONS[one.component] in self._called_in(index)

@@ -1,0 +1,180 @@
+"""What a whole model may read instead of its prompt: other ids, another mask, other positions.
+
+Numbers such as the id from which on all ids read alike are not listed: they follow from the tokens
+at which the port's outputs first go wrong.
+"""
+
+import dataclasses
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from ...case import MASKS, Case
+from ...catalogue import Alteration
+from ...catalogue.alteration import FRAMEWORKS, on_result, setting
+
+SIDES = dict(zip(("target", "source"), MASKS, strict=True))
+MOST = 64  # candidates for one number
+POSITIONS = "positional_encoding.token_positions"
+Array = np.ndarray
+
+
+class FirstWrong(NamedTuple):
+    """Where the rows of one case go wrong.
+
+    token_bt: the ids. real_bt: the real tokens. column_b: the column of each row's first wrong
+    output; the row's length if none is wrong.
+    """
+
+    token_bt: Array
+    real_bt: Array
+    column_b: Array
+
+    def place(self, row: int) -> int | None:
+        """The position of a row's first wrong output among its real tokens; None if all are right."""
+        column = self.column_b[row]
+        return int(self.real_bt[row, :column].sum()) if column < self.token_bt.shape[1] else None
+
+    @property
+    def position(self) -> int | None:
+        """The smallest such position; None if every row is right."""
+        return min((place for row in range(len(self.token_bt)) if (place := self.place(row)) is not None), default=None)
+
+    @property
+    def right(self) -> Array:
+        """The ids of the real tokens before the first wrong output."""
+        columns = np.arange(self.token_bt.shape[1])
+        return self.token_bt[self.real_bt & (columns < self.column_b[:, None])]
+
+    @property
+    def wrong(self) -> Array:
+        """The ids at the first wrong outputs."""
+        rows = self.column_b < self.token_bt.shape[1]
+        return self.token_bt[rows, self.column_b[rows]]
+
+
+def side_of(case: Case) -> str:
+    """The side whose tokens the case's outputs belong to; empty if it has none."""
+    return next((side for side in SIDES if isinstance(case.inputs.get(side), np.ndarray) and case.inputs[side].ndim == 2), "")
+
+
+def readings(cases: Sequence[Case], found: Sequence[FirstWrong]) -> list[Alteration]:
+    """The readings that the first wrong outputs allow, plainest first.
+
+    cases: of one component. found: where those with an output per token go wrong.
+    """
+    side = side_of(cases[0]) if cases else ""
+    if not side or not cases[0].folder:
+        return []
+    right, wrong = (np.concatenate([getattr(one, name) for one in found]) if found else np.empty(0, int) for name in ("right", "wrong"))
+    vocabulary = getattr(cases[0].config, f"{side}_vocabulary")
+    return [
+        *_masks(side, cases, wrong),
+        *_ids(side, vocabulary, np.unique(right), np.unique(wrong)),
+        *_limits(found),
+        *_segments(cases),
+    ]
+
+
+def _read(name: str, title: str, fix: str, change: Callable[[Case], Case]) -> Alteration:
+    return Alteration(id=name, title=title, component="transformer", fix=dict.fromkeys(FRAMEWORKS, fix), replaces={}, reads=change)
+
+
+def _ids(side: str, vocabulary: int, right: Array, wrong: Array) -> Iterator[Alteration]:
+    """The ids read otherwise: clamped, wrapped or replaced from the first wrong one on, or one."""
+
+    def other(name: str, title: str, change: Callable[[Array], Array]) -> Alteration:
+        fix = "read every id of the vocabulary as it is"
+        return _read(
+            f"ids={name}", title, fix, lambda case: dataclasses.replace(case, inputs={**case.inputs, side: change(case.inputs[side])})
+        )
+
+    if not len(wrong):
+        return
+    for first in _numbers(int(right.max(initial=-1)) + 1, int(wrong.min())):
+        if first:
+            last = first - 1
+            yield other(f"clamped to {last}", f"ids from {first} on are read as {last}", lambda ids, last=last: np.minimum(ids, last))
+            yield other(f"modulo {first}", f"ids are read modulo {first}", lambda ids, first=first: ids % first)
+        for one in (0, 1):
+            title = f"ids from {first} on are read as {one}"
+            yield other(f"{one} from {first} on", title, lambda ids, first=first, one=one: np.where(ids >= first, one, ids))
+    for own in wrong if len(wrong) <= 3 else ():
+        near = [own - 1, own + 1, 0, 1, 2, vocabulary - 1]
+        for one in range(vocabulary) if vocabulary <= 2 * MOST else sorted({int(each) for each in near if 0 <= each < vocabulary}):
+            title = f"the id {own} is read as {one}"
+            yield other(f"{own} as {one}", title, lambda ids, own=own, one=one: np.where(ids == own, one, ids))
+
+
+def _numbers(least: int, most: int) -> Iterable[int]:
+    """The candidates for a number between two bounds: all, or the bounds and round numbers."""
+    if most - least < MOST:
+        return range(most, least - 1, -1)
+    steps = (step * (most // step) for step in (10, 64, 100, 1000, 1024))
+    return dict.fromkeys([most, *(number for number in steps if number >= least), 1 << (most.bit_length() - 1), least])
+
+
+def _masks(side: str, cases: Sequence[Case], wrong: Array) -> Iterator[Alteration]:
+    """The mask ignored, inverted, reversed, of the first row, or inferred from the ids."""
+    name, config = SIDES[side], cases[0].config
+    fix = f"use the mask that is passed, `{name}`"
+
+    def masked(id_: str, title: str, change: Callable[[Array, Array], Array | None], always: bool = False) -> Alteration:
+        def read(case: Case) -> Case:
+            ids, mask = case.inputs[side], case.inputs.get(name)
+            if mask is None and not always:
+                return case
+            return dataclasses.replace(case, inputs={**case.inputs, name: change(np.ones(ids.shape, bool) if mask is None else mask, ids)})
+
+        return _read(f"mask={id_}", title, fix, read)
+
+    yield masked("ignored", "the mask is ignored", lambda mask, ids: None)
+    yield masked("inverted", "the mask is inverted", lambda mask, ids: ~mask)
+    yield masked("reversed", "the padding is taken to be on the other side", lambda mask, ids: mask[:, ::-1])
+    yield masked("of the first row", "every row has the first row's mask", lambda mask, ids: np.broadcast_to(mask[:1], mask.shape))
+    special = {0, 1, config.padding_id, getattr(config, f"{side}_vocabulary") - 1, *np.unique(wrong)[:MOST]} - {None}
+    for id_ in sorted(map(int, special)):
+        title = f"the mask is ignored and inferred from the ids: every token of id {id_} counts as padding"
+        yield masked(f"ids other than {id_}", title, lambda mask, ids, id_=id_: ids != id_, always=True)
+        title = f"every token of id {id_} counts as padding, in addition to the mask"
+        yield masked(f"without id {id_}", title, lambda mask, ids, id_=id_: mask & (ids != id_), always=True)
+
+
+def _limits(found: Sequence[FirstWrong]) -> Iterator[Alteration]:
+    """A table of positions that ends at the first wrong position, or begins there anew."""
+    positions = [one.position for one in found if one.position is not None]
+    for end in {min(positions)} - {0} if positions else ():
+        fix = "give every position its own entry"
+        for name, title, change in (
+            (f"clamped to {end - 1}", f"positions from {end} on are read as {end - 1}", lambda given, end=end: np.minimum(given, end - 1)),
+            (f"modulo {end}", f"positions are read modulo {end}", lambda given, end=end: given % end),
+        ):
+            yield setting(f"positions={name}", "token_positions", title, fix, on_result(change), POSITIONS)
+            turned = _turned(change)
+            yield setting(f"rotation={name}", "rotary_embedding", f"in RoPE, {title}", fix, turned, "rotary.rotation")
+
+
+def _turned(change: Callable[[Array], Array]) -> Callable:
+    return lambda original, config, kind, position_bt, dtype: original(config, kind, change(position_bt), dtype)
+
+
+def _segments(cases: Sequence[Case]) -> Iterator[Alteration]:
+    """Segments and mask exchanged, or the segments of other tokens."""
+    if cases[0].config.segments < 2 or side_of(cases[0]) != "source":
+        return
+
+    def exchanged(case: Case) -> Case:
+        ids, mask, segment = (case.inputs.get(name) for name in ("source", "source_mask_bs", "segment_bs"))
+        if ids is None:
+            return case
+        mask = np.ones(ids.shape, bool) if mask is None else mask
+        segment = np.zeros(ids.shape, int) if segment is None else segment
+        return dataclasses.replace(case, inputs={**case.inputs, "source_mask_bs": segment != 0, "segment_bs": mask.astype(segment.dtype)})
+
+    def inverted(case: Case) -> Case:
+        segment = case.inputs.get("segment_bs")
+        return case if segment is None else dataclasses.replace(case, inputs={**case.inputs, "segment_bs": 1 - np.minimum(segment, 1)})
+
+    yield _read("segments=mask", "mask and segments are exchanged", "pass the mask as the mask and the segments as the segments", exchanged)
+    yield _read("segments=inverted", "the segments 0 and 1 are exchanged", "pass the segments as they are", inverted)
