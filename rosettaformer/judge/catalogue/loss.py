@@ -240,6 +240,30 @@ def _by_rows(
     return np.mean(np.stack(rows), axis=0, dtype=logits_btv.dtype)
 
 
+def _uniform_part(of_all: bool) -> Callable:
+    """Lets padding count in the uniform part of label smoothing; of_all: the part is a mean over
+    all positions.
+
+    The loss is linear in the smoothing e, `L(e) = (1 - e) L(0) + e L(1)`, so that the uniform part
+    is `L(1) = 2 L(1/2) - L(0)`.
+    """
+
+    def altered(
+        original: Callable, logits_btv: Array, label_bt: Array, mask_bt: Any = None, smoothing: float = 0.0, total: Any = None, **options: Any
+    ) -> Any:  # fmt: skip
+        counted = label_bt.size if mask_bt is None else int(mask_bt.sum())
+        own = original(logits_btv, label_bt, mask_bt, 0.0 if counted else smoothing, total, **options)
+        if not counted:
+            return own
+        count = label_bt.size if of_all else counted if total is None else total
+        none, half = (original(logits_btv, label_bt, None, e, count, **options) for e in (0.0, 0.5))
+        if not isinstance(own, dict):
+            return ((1 - smoothing) * own + smoothing * (2 * half - none)).astype(own.dtype)
+        return {name: (1 - smoothing) * own[name] + smoothing * (2 * half[name] - none[name]) for name in own}
+
+    return altered
+
+
 def _of_probabilities(original: Callable, logits_btv: Array, *rest: Any, **options: Any) -> Any:
     result = original(softmax.softmax(logits_btv), *rest, **options)
     if not isinstance(result, dict):
@@ -264,7 +288,9 @@ VARIANTS: Variants = {
     "LOS8": {
         "label smoothing uses 1 - e instead of e": dict.fromkeys(
             BOTH, on_call(lambda smoothing, **given: {"smoothing": 1 - smoothing} if smoothing else {})
-        )
+        ),
+        "padding counts in the uniform part of label smoothing": dict.fromkeys(BOTH, _uniform_part(False)),
+        "the uniform part of label smoothing is a mean over all positions, padding too": dict.fromkeys(BOTH, _uniform_part(True)),
     },
     "LOS9": {
         f"label smoothing is spread over V - 2 tokens and skips id {id_}{kind}": scored(spread_over_fewer(2, id_), divergence=bool(kind))

@@ -50,8 +50,11 @@ class Evidence:
         self._settled = functools.cache(self._settle)
         self.clean = [followed(*each) for each in zip(self.probes, hypotheses.clean, answers, strict=True)]
         self.failing = [index for index, clean in enumerate(self.clean) if not altered.equal(clean, answers[index])]
-        # The cheapest failing probe comes first, since it rejects the most.
-        self._order = sorted(range(len(answers)), key=lambda index: (index not in self.failing, _size(self.probes[index])))
+        # The cheapest failing probe comes first, since it rejects the most, after much cheaper ones.
+        sizes = [_size(probe) for probe in self.probes]
+        least = min((sizes[index] for index in self.failing), default=0)
+        cheap = {index for index, size in enumerate(sizes) if SIMILAR * size < least}
+        self._order = sorted(range(len(answers)), key=lambda index: (index not in cheap, index not in self.failing, sizes[index]))
 
     def cheapest(self) -> list[int]:
         """The failing probes, smallest first."""

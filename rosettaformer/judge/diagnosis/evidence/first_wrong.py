@@ -13,7 +13,7 @@ from ...case import Case
 from ...compare import compare, relative_error
 from ...expectation import tolerance
 from ..altered import Outputs
-from ..hypotheses.readings import FirstWrong, side_of
+from ..hypotheses.readings import FirstWrong, culprits, side_of
 from ..symptoms.conditions import condition
 from ..words import from_id, from_position, in_rows, of_id, only_in
 from .evidence import Evidence
@@ -104,8 +104,8 @@ def _token(found: Sequence[FirstWrong]) -> str:
         return from_id(least)
     if any(place for _, place in wrong) or len(rows) - len(wrong) < ENOUGH:
         return ""
-    common = set.intersection(*(set(ids.tolist()) for ids, _ in wrong)) - {int(one) for ids, place in rows if place is None for one in ids}
-    return in_rows(min(common)) if common else ""
+    _, ids = culprits(found)
+    return in_rows(int(ids[0])) if len(ids) == 1 else ""
 
 
 def _first(holds: np.ndarray) -> int | None:

@@ -14,7 +14,7 @@ from ...expectation import tolerance
 from .. import altered
 from ..altered import Combination, Outputs
 from ..hypotheses.constants import constants
-from ..hypotheses.readings import readings
+from ..hypotheses.readings import TOLD, readings
 from .evidence import Evidence
 from .first_wrong import all_first_wrong
 
@@ -53,10 +53,13 @@ class Search:
         return []
 
     def _tiers(self, shown: tuple[int, ...], located: bool = True) -> Iterator[Sequence[Alteration]]:
-        """The tiers of the hypotheses, with other readings of the prompts after the settings."""
-        tiers = self.hypotheses.tiers(shown, located)
+        """The tiers of the hypotheses, with other readings of the prompts before the known bugs if
+        the first wrong tokens tell them, else after the settings.
+        """
+        tiers, found = self.hypotheses.tiers(shown, located), readings(self.evidence.probes, all_first_wrong(self.evidence))
+        yield [one for one in found if one.id.startswith(TOLD)]
         yield from itertools.islice(tiers, 2)
-        yield readings(self.evidence.probes, all_first_wrong(self.evidence))
+        yield [one for one in found if not one.id.startswith(TOLD)]
         yield from tiers
 
     def _shown(self, known: Combination = ()) -> tuple[int, ...]:
@@ -221,7 +224,10 @@ class Search:
         return [candidate for candidate in self._further(base) if all(self.evidence.explained(candidate, [index]) for index in left)]
 
     def _further(self, base: Combination) -> list[Combination]:
-        return [(*base, one) for one in self._combined() if one not in base]
+        """The base with another alteration, also below it if both alter the same function."""
+        others = [one for one in self._combined() if one not in base]
+        both = [one for one in others if any(one.replaces.keys() & each.replaces.keys() for each in base)]
+        return [*((*base, one) for one in others), *((one, *base) for one in both)]
 
     def _combined(self) -> list[Alteration]:
         """The known bugs and settings that may explain the outputs in combination."""

@@ -1,5 +1,6 @@
 """The table of constants of the reference that `constants` fits."""
 
+import copy
 import math
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -76,6 +77,21 @@ def _multiplied(value: Any, c: float) -> Any:
     return (value * c).astype(value.dtype) if floats else value * c
 
 
+def _scaling_times(field: str) -> Altered:
+    """Multiplies a parameter of RoPE's scaling by the value, where it has one."""
+
+    def of(c: float) -> Mapping[str, Callable]:
+        def scaled(scaling: Any) -> Any:
+            changed = copy.copy(scaling)
+            if (number := getattr(scaling, field)) is not None:
+                object.__setattr__(changed, field, number * c)  # not a whole number of tokens, while it is fitted
+            return changed
+
+        return {"rotary.rotary_frequencies": on_arguments(scaling=scaled)}
+
+    return of
+
+
 def _rate(rate: Callable[[float], Rate]) -> Altered:
     return lambda c: {"schedule.noam": other_rate(rate(c))}
 
@@ -97,6 +113,9 @@ CONSTANTS: tuple[tuple[Any, ...], ...] = (
      "the config's base (rope_theta)", _given("rotary.rotary_frequencies", "base"), True),
     ("rotary.factor", "rotary_embedding", "before the rotation, positions are multiplied by", 1.0,
      "the positions unchanged", _times("rotary.rotation", "position_bt")),
+    *((f"rotary_scaling.{field}", "rotary_embedding", f"RoPE's {field} is multiplied by", 1.0, f"the config's {field}",
+       _scaling_times(field), True)
+      for field in ("factor", "original_length", "low_frequency_factor", "high_frequency_factor", "beta_fast", "beta_slow")),
     ("score_cap", "scaled_dot_product_attention", "the cap of the attention logits is", 50.0,
      "the config's attn_logit_softcapping", _where_given(ATTENTION, "cap"), True),
     ("logit_cap", "logits", "the cap of the output logits is", 30.0,

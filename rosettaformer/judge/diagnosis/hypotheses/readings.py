@@ -16,6 +16,7 @@ from ...catalogue.alteration import FRAMEWORKS, on_result, setting
 
 SIDES = dict(zip(("target", "source"), MASKS, strict=True))
 MOST = 64  # candidates for one number
+TOLD = ("ids=", "positions=", "rotation=")  # beginnings of the ids of readings that the first wrong tokens tell
 POSITIONS = "positional_encoding.token_positions"
 Array = np.ndarray
 
@@ -41,17 +42,19 @@ class FirstWrong(NamedTuple):
         """The smallest such position; None if every row is right."""
         return min((place for row in range(len(self.token_bt)) if (place := self.place(row)) is not None), default=None)
 
-    @property
-    def right(self) -> Array:
-        """The ids of the real tokens before the first wrong output."""
-        columns = np.arange(self.token_bt.shape[1])
-        return self.token_bt[self.real_bt & (columns < self.column_b[:, None])]
 
-    @property
-    def wrong(self) -> Array:
-        """The ids at the first wrong outputs."""
-        rows = self.column_b < self.token_bt.shape[1]
-        return self.token_bt[rows, self.column_b[rows]]
+def culprits(found: Sequence[FirstWrong]) -> tuple[Array, Array]:
+    """The ids of tokens before any wrong output, and those at which rows first go wrong.
+
+    Where rows are right or wrong from their first token on, as in a bidirectional model: the ids in
+    right rows, and those that every wrong row has and no right one.
+    """
+    rows = [(one.token_bt[row][one.real_bt[row]], one.place(row)) for one in found for row in range(len(one.token_bt))]
+    right = {int(id_) for ids, place in rows for id_ in ids[:place]}
+    wrong = [ids[place:] for ids, place in rows if place is not None]
+    at_once = not any(place for _, place in rows)
+    ids = set.intersection(*({*ids.tolist()} for ids in wrong)) if at_once and wrong else {int(ids[0]) for ids in wrong}
+    return np.array(sorted(right), int), np.array(sorted(ids - right), int)
 
 
 def side_of(case: Case) -> str:
@@ -67,11 +70,11 @@ def readings(cases: Sequence[Case], found: Sequence[FirstWrong]) -> list[Alterat
     side = side_of(cases[0]) if cases else ""
     if not side or not cases[0].folder:
         return []
-    right, wrong = (np.concatenate([getattr(one, name) for one in found]) if found else np.empty(0, int) for name in ("right", "wrong"))
+    right, wrong = culprits(found)
     vocabulary = getattr(cases[0].config, f"{side}_vocabulary")
     return [
         *_masks(side, cases, wrong),
-        *_ids(side, vocabulary, np.unique(right), np.unique(wrong)),
+        *_ids(side, vocabulary, right, wrong),
         *_limits(found),
         *_segments(cases),
     ]
@@ -82,7 +85,10 @@ def _read(name: str, title: str, fix: str, change: Callable[[Case], Case]) -> Al
 
 
 def _ids(side: str, vocabulary: int, right: Array, wrong: Array) -> Iterator[Alteration]:
-    """The ids read otherwise: clamped, wrapped or replaced from the first wrong one on, or one."""
+    """The ids read otherwise: clamped, wrapped or replaced from the first wrong one on, or one.
+
+    Nothing is told where no token is right.
+    """
 
     def other(name: str, title: str, change: Callable[[Array], Array]) -> Alteration:
         fix = "read every id of the vocabulary as it is"
@@ -90,9 +96,9 @@ def _ids(side: str, vocabulary: int, right: Array, wrong: Array) -> Iterator[Alt
             f"ids={name}", title, fix, lambda case: dataclasses.replace(case, inputs={**case.inputs, side: change(case.inputs[side])})
         )
 
-    if not len(wrong):
+    if not len(wrong) or not len(right):
         return
-    for first in _numbers(int(right.max(initial=-1)) + 1, int(wrong.min())):
+    for first in _numbers(int(right.max()) + 1, int(wrong.min())):
         if first:
             last = first - 1
             yield other(f"clamped to {last}", f"ids from {first} on are read as {last}", lambda ids, last=last: np.minimum(ids, last))
@@ -103,6 +109,8 @@ def _ids(side: str, vocabulary: int, right: Array, wrong: Array) -> Iterator[Alt
     for own in wrong if len(wrong) <= 3 else ():
         near = [own - 1, own + 1, 0, 1, 2, vocabulary - 1]
         for one in range(vocabulary) if vocabulary <= 2 * MOST else sorted({int(each) for each in near if 0 <= each < vocabulary}):
+            if (own, one) == (vocabulary - 1, vocabulary - 2):
+                continue  # the same as clamped ids
             title = f"the id {own} is read as {one}"
             yield other(f"{own} as {one}", title, lambda ids, own=own, one=one: np.where(ids == own, one, ids))
 
@@ -133,7 +141,7 @@ def _masks(side: str, cases: Sequence[Case], wrong: Array) -> Iterator[Alteratio
     yield masked("inverted", "the mask is inverted", lambda mask, ids: ~mask)
     yield masked("reversed", "the padding is taken to be on the other side", lambda mask, ids: mask[:, ::-1])
     yield masked("of the first row", "every row has the first row's mask", lambda mask, ids: np.broadcast_to(mask[:1], mask.shape))
-    special = {0, 1, config.padding_id, getattr(config, f"{side}_vocabulary") - 1, *np.unique(wrong)[:MOST]} - {None}
+    special = {0, 1, config.padding_id, getattr(config, f"{side}_vocabulary") - 1, *wrong[:MOST]} - {None}
     for id_ in sorted(map(int, special)):
         title = f"the mask is ignored and inferred from the ids: every token of id {id_} counts as padding"
         yield masked(f"ids other than {id_}", title, lambda mask, ids, id_=id_: ids != id_, always=True)
