@@ -249,7 +249,8 @@ def _uniform_part(of_all: bool) -> Callable:
     """
 
     def altered(
-        original: Callable, logits_btv: Array, label_bt: Array, mask_bt: Any = None, smoothing: float = 0.0, total: Any = None, **options: Any
+        original: Callable, logits_btv: Array, label_bt: Array, mask_bt: Any = None, smoothing: float = 0.0, total: Any = None,
+        **options: Any,
     ) -> Any:  # fmt: skip
         counted = label_bt.size if mask_bt is None else int(mask_bt.sum())
         own = original(logits_btv, label_bt, mask_bt, 0.0 if counted else smoothing, total, **options)

@@ -3,8 +3,6 @@
 Each is an alteration of the reference. Diagnosis tries them if no known bug explains an output.
 """
 
-import dataclasses
-import functools
 import itertools
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -33,7 +31,6 @@ from .update_settings import updates
 Tree = Mapping[str, Any]
 RMS = "normalization.rms_norm"
 RMS_EPSILONS = (1e-3, 1e-4, 1e-5, 1e-6, 1e-7, 1e-8, 1e-12)
-ORIGINALS = (2048, 4096, 8192, 32768, 131072)
 FRACTIONS = (0.25, 0.5, 0.75)
 # other windows as functions of the config's window
 WINDOWS: dict[str, Callable[[int], int]] = {"half as long": lambda window: max(window // 2, 1), "twice as long": lambda window: 2 * window}
@@ -62,12 +59,6 @@ def readings() -> Iterator[Alteration]:
     for name, change in WINDOWS.items():
         title, fix = f"the sliding window is {name}", "use the config's sliding_window"
         yield setting(f"window={name}", "window_mask", title, fix, on_arguments(window=change), elsewhere=CONFIGURED)
-    fix = "use the config's original_max_position_embeddings"
-    for length in ORIGINALS:
-        title, altered = f"RoPE's original length is {length}", on_arguments(scaling=functools.partial(_of_length, length))
-        yield setting(
-            f"original_length={length}", "rotary_embedding", title, fix, altered, "rotary.rotary_frequencies", elsewhere=CONFIGURED
-        )
     fix = "split the fused kernel in the order query, key, value"
     for order in itertools.permutations(FUSED):
         if order != FUSED:
@@ -76,10 +67,6 @@ def readings() -> Iterator[Alteration]:
             yield setting(
                 f"fused={' '.join(order)}", "multi_head_attention", title, fix, altered, *SITES, elsewhere=LOADED,
             )  # fmt: skip
-
-
-def _of_length(length: int, scaling: Any) -> Any:
-    return dataclasses.replace(scaling, original_length=length) if scaling.original_length else scaling
 
 
 def _scaled_by_width(original: Callable, config: Any, layer: Any, causal: bool = False) -> Any:

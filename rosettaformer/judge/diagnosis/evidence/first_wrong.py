@@ -67,14 +67,14 @@ def beginning(evidence: Evidence, dtype: str, right: Sequence[str] = ()) -> str:
     if not failing:
         return ""
     wrong = [probes[index] for index in failing]
-    only = [words for words in (_only(wrong, [probes[index] for index in evidence.right()]),) if words]
-    only += [only_in(dtype, right)] if right else []
-    places = [place for place in (first_wrong(probes[index], evidence.clean[index], evidence.answers[index]) for index in failing) if place]
+    inside = [only_in(dtype, right)] if right else []
+    if special := _token(all_first_wrong(evidence)):
+        return ", ".join([*inside, special])
+    only = [words for words in (_only(wrong, [probes[index] for index in evidence.right()]),) if words] + inside
     where = condition(wrong, [probes[index] for index in evidence.right()]) if not only and len(failing) > 1 else ""
     only += [where] if "above" in where else []
-    if special := _token(all_first_wrong(evidence)):
-        return ", ".join([*only, special])
-    positions = [place.position for place in places if place.position is not None]
+    places = (first_wrong(probes[index], evidence.clean[index], evidence.answers[index]) for index in failing)
+    positions = [place.position for place in places if place and place.position is not None]
     return ", ".join([*only, *([from_position(min(positions), any(map(_left, wrong)))] if positions else [])])
 
 

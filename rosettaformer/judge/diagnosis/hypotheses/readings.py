@@ -16,6 +16,7 @@ from ...catalogue.alteration import FRAMEWORKS, on_result, setting
 
 SIDES = dict(zip(("target", "source"), MASKS, strict=True))
 MOST = 64  # candidates for one number
+FEW = 8  # ids, each of which may be the one that is read as another
 TOLD = ("ids=", "positions=", "rotation=")  # beginnings of the ids of readings that the first wrong tokens tell
 POSITIONS = "positional_encoding.token_positions"
 Array = np.ndarray
@@ -106,7 +107,7 @@ def _ids(side: str, vocabulary: int, right: Array, wrong: Array) -> Iterator[Alt
         for one in (0, 1):
             title = f"ids from {first} on are read as {one}"
             yield other(f"{one} from {first} on", title, lambda ids, first=first, one=one: np.where(ids >= first, one, ids))
-    for own in wrong if len(wrong) <= 3 else ():
+    for own in wrong if len(wrong) <= FEW else ():
         near = [own - 1, own + 1, 0, 1, 2, vocabulary - 1]
         for one in range(vocabulary) if vocabulary <= 2 * MOST else sorted({int(each) for each in near if 0 <= each < vocabulary}):
             if (own, one) == (vocabulary - 1, vocabulary - 2):
