@@ -105,10 +105,15 @@ def where(evidence: "Evidence", combination: Combination) -> str:
 
 def inconclusive(evidence: "Evidence", combination: Combination) -> str:
     """The cases on which a match would mean nothing, and why; empty if there are none."""
-    silent = [evidence.probes[index].id for index in evidence.silent(combination)]
-    noise = any(one.undetermined for one in combination)
-    reason = "its output there is pure rounding error" if noise else "its rounding error exceeds your error there"
-    return f"inconclusive on {listed(silent)}: {reason}" if silent else ""
+    silent = evidence.silent(combination)
+    if not silent:
+        return ""
+    reason = "its rounding error exceeds your error there"
+    if any(one.undetermined for one in combination):
+        reason = "its output there is pure rounding error"
+    elif any(evidence.leaks(combination, index) for index in silent):
+        reason = "with this bug, the output there depends on the tokens under padding"
+    return f"inconclusive on {listed([evidence.probes[index].id for index in silent])}: {reason}"
 
 
 def explained(found: Sequence[Combination], place: str, cases: Sequence[Case], *notes: str) -> str:
