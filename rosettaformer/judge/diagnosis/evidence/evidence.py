@@ -129,7 +129,7 @@ class Evidence:
         if predicted is None or not _padded(case) or all(_padded(self.probes[other]) for other in self.failing):
             return False
         side = side_of(case)
-        others = np.where(case.real_bt, case.inputs[side], (case.inputs[side] + 1) % getattr(case.config, f"{side}_vocabulary"))
+        others = np.where(np.asarray(case.real_bt), case.inputs[side], (case.inputs[side] + 1) % getattr(case.config, f"{side}_vocabulary"))
         again = altered.answer(combination, dataclasses.replace(case.at("float64"), inputs={**case.inputs, side: others}))
         return again is not None and any(
             not np.allclose(value, again[name], rtol=LEAKING, atol=LEAKING, equal_nan=True) for name, value in predicted.items()

@@ -1,10 +1,11 @@
-"""What a whole model may read instead of its prompt: other ids, another mask, other positions.
+"""Other readings of a whole model's prompts: other ids, another mask, other positions.
 
 Numbers such as the id from which on all ids read alike are not listed: they follow from the tokens
 at which the port's outputs first go wrong.
 """
 
 import dataclasses
+import functools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
@@ -20,6 +21,7 @@ FEW = 8  # ids, each of which may be the one that is read as another
 TOLD = ("ids=", "positions=", "rotation=")  # beginnings of the ids of readings that the first wrong tokens tell
 POSITIONS = "positional_encoding.token_positions"
 Array = np.ndarray
+Change = Callable[[Array], Array]
 
 
 class FirstWrong(NamedTuple):
@@ -85,13 +87,29 @@ def _read(name: str, title: str, fix: str, change: Callable[[Case], Case]) -> Al
     return Alteration(id=name, title=title, component="transformer", fix=dict.fromkeys(FRAMEWORKS, fix), replaces={}, reads=change)
 
 
+def _clamped(last: int) -> Change:
+    return lambda given: np.minimum(given, last)
+
+
+def _modulo(count: int) -> Change:
+    return lambda given: given % count
+
+
+def _from(first: int, other: int) -> Change:
+    return lambda given: np.where(given >= first, other, given)
+
+
+def _as(own: int, other: int) -> Change:
+    return lambda given: np.where(given == own, other, given)
+
+
 def _ids(side: str, vocabulary: int, right: Array, wrong: Array) -> Iterator[Alteration]:
     """The ids read otherwise: clamped, wrapped or replaced from the first wrong one on, or one.
 
     Nothing is told where no token is right.
     """
 
-    def other(name: str, title: str, change: Callable[[Array], Array]) -> Alteration:
+    def other(name: str, title: str, change: Change) -> Alteration:
         fix = "read every id of the vocabulary as it is"
         return _read(
             f"ids={name}", title, fix, lambda case: dataclasses.replace(case, inputs={**case.inputs, side: change(case.inputs[side])})
@@ -102,18 +120,18 @@ def _ids(side: str, vocabulary: int, right: Array, wrong: Array) -> Iterator[Alt
     for first in _numbers(int(right.max()) + 1, int(wrong.min())):
         if first:
             last = first - 1
-            yield other(f"clamped to {last}", f"ids from {first} on are read as {last}", lambda ids, last=last: np.minimum(ids, last))
-            yield other(f"modulo {first}", f"ids are read modulo {first}", lambda ids, first=first: ids % first)
+            yield other(f"clamped to {last}", f"ids from {first} on are read as {last}", _clamped(last))
+            yield other(f"modulo {first}", f"ids are read modulo {first}", _modulo(first))
         for one in (0, 1):
             title = f"ids from {first} on are read as {one}"
-            yield other(f"{one} from {first} on", title, lambda ids, first=first, one=one: np.where(ids >= first, one, ids))
+            yield other(f"{one} from {first} on", title, _from(first, one))
     for own in wrong if len(wrong) <= FEW else ():
         near = [own - 1, own + 1, 0, 1, 2, vocabulary - 1]
         for one in range(vocabulary) if vocabulary <= 2 * MOST else sorted({int(each) for each in near if 0 <= each < vocabulary}):
             if (own, one) == (vocabulary - 1, vocabulary - 2):
                 continue  # the same as clamped ids
             title = f"the id {own} is read as {one}"
-            yield other(f"{own} as {one}", title, lambda ids, own=own, one=one: np.where(ids == own, one, ids))
+            yield other(f"{own} as {one}", title, _as(own, one))
 
 
 def _numbers(least: int, most: int) -> Iterable[int]:
@@ -145,26 +163,30 @@ def _masks(side: str, cases: Sequence[Case], wrong: Array) -> Iterator[Alteratio
     special = {0, 1, config.padding_id, getattr(config, f"{side}_vocabulary") - 1, *wrong[:MOST]} - {None}
     for id_ in sorted(map(int, special)):
         title = f"the mask is ignored and inferred from the ids: every token of id {id_} counts as padding"
-        yield masked(f"ids other than {id_}", title, lambda mask, ids, id_=id_: ids != id_, always=True)
+        yield masked(f"ids other than {id_}", title, functools.partial(_inferred, id_, False), always=True)
         title = f"every token of id {id_} counts as padding, in addition to the mask"
-        yield masked(f"without id {id_}", title, lambda mask, ids, id_=id_: mask & (ids != id_), always=True)
+        yield masked(f"without id {id_}", title, functools.partial(_inferred, id_, True), always=True)
+
+
+def _inferred(padding: int, given: bool, mask: Array, ids: Array) -> Array:
+    return mask & (ids != padding) if given else ids != padding
 
 
 def _limits(found: Sequence[FirstWrong]) -> Iterator[Alteration]:
-    """A table of positions that ends at the first wrong position, or begins there anew."""
+    """A table of positions that ends at the first wrong position, or starts again there."""
     positions = [one.position for one in found if one.position is not None]
     for end in {min(positions)} - {0} if positions else ():
         fix = "give every position its own entry"
         for name, title, change in (
-            (f"clamped to {end - 1}", f"positions from {end} on are read as {end - 1}", lambda given, end=end: np.minimum(given, end - 1)),
-            (f"modulo {end}", f"positions are read modulo {end}", lambda given, end=end: given % end),
+            (f"clamped to {end - 1}", f"positions from {end} on are read as {end - 1}", _clamped(end - 1)),
+            (f"modulo {end}", f"positions are read modulo {end}", _modulo(end)),
         ):
             yield setting(f"positions={name}", "token_positions", title, fix, on_result(change), POSITIONS)
             turned = _turned(change)
             yield setting(f"rotation={name}", "rotary_embedding", f"in RoPE, {title}", fix, turned, "rotary.rotation")
 
 
-def _turned(change: Callable[[Array], Array]) -> Callable:
+def _turned(change: Change) -> Callable:
     return lambda original, config, kind, position_bt, dtype: original(config, kind, change(position_bt), dtype)
 
 
