@@ -358,7 +358,7 @@ class Trainer:
 
 @contextlib.contextmanager
 def _seeded(device: torch.device, seed: int, steps: int) -> Iterator[None]:
-    """Seeds the device's generator from seed and step, and restores it afterwards."""
+    """Seeds the device's generator from seed and step, and restores it afterward."""
     devices = [device.index or torch.cuda.current_device()] if device.type == "cuda" else []
     drawn = np.random.SeedSequence([seed, steps]).generate_state(1, np.uint64)
     with torch.random.fork_rng(devices):

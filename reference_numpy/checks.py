@@ -437,7 +437,7 @@ def _same(shape: Shape, wanted: Shape) -> bool:
 
 
 def _broadcasts(size: int | None, want: int | None) -> bool:
-    """Compares a symbolic size with 1 last, since a graph traced afterwards excludes that size."""
+    """Compares a symbolic size with 1 last, since a graph traced afterward excludes that size."""
     if size is None or want is None or (isinstance(size, int) and size == 1):
         return True
     return bool(size == want or size == 1)

@@ -86,11 +86,6 @@ def speed(found: dict[str, Table]) -> str:
     return textwrap.fill(f"{about}: {ratios}.", 100) + "\n"
 
 
-def with_speed(text: str, found: dict[str, Table]) -> str:
-    """Returns the README with this paragraph."""
-    return SPEED.sub(lambda _: speed(found), text)
-
-
 def _faster(table: Table, framework: str, word: str) -> str:
     """How many times as fast our fastest row with a word is as our fastest float32 row."""
     plain, other = table.ours(framework), table.ours(framework, word)
@@ -215,7 +210,7 @@ def main() -> None:
     measure(folder)
     found = tables(folder / "data")
     write(folder, "docs/performance.md", page(found))
-    write(folder, "README.md", with_speed((HOUSE / "README.md").read_text(encoding="utf-8"), found))
+    write(folder, "README.md", SPEED.sub(lambda _: speed(found), (HOUSE / "README.md").read_text(encoding="utf-8")))
 
 
 if __name__ == "__main__":

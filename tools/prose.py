@@ -37,6 +37,11 @@ RULES = {
     "in-turn": re.compile(r"\bin turn\b"),
     "such-a-one": re.compile(r"\b(?:such a one|such one|the other one)\b"),
     "lies-in": re.compile(r"\b(?:lies|lie|stands|stand) in\b(?! for)"),
+    "british": re.compile(
+        r"(?<![\w./-])(?:\w{2,}(?:[aeio]l|[aeginos]n|[ti]m|[aeot]r|nt|as)is(?:e[ds]?|ers?|ing|ations?)|\w+(?:[bglv]i?|hb|on)our(?:s|ed|ing)?"
+        r"|\w*(?:abel|odel|ancel|ravel)l(?:ed|ing)|centre[ds]?|\w+lys(?:ed|ing)|licence|artefacts?|grey|learnt|(?:to|after)wards)\b(?![=(/:]|\.\w)",
+        re.IGNORECASE,
+    ),
 }
 
 

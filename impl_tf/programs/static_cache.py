@@ -131,7 +131,7 @@ def forward_step(
 ) -> tuple[tf.Tensor, StaticCache]:
     """Computes `decode_step` of checked arguments, for one or more beams.
 
-    later: number of tokens read later that count towards the text length. known: number of real
+    later: number of tokens read later that count toward the text length. known: number of real
     tokens, default all; the cache does not count the rest, which is filler.
     """
     config, (rows, count), width = model.config, target.shape, cache.beams
@@ -211,7 +211,7 @@ def _ring(
     this many tokens, and their `start` and `last_s`.
 
     mask_bt: of the target, including the next tokens. count: of the next tokens. end: number of
-    tokens that the cache counts afterwards.
+    tokens that the cache counts afterward.
     """
     read, width = cache.read, cache.beams
     query_t1, start, last_s = read + tf.range(count)[:, tf.newaxis], read % room * width, None

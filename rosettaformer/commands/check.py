@@ -109,10 +109,10 @@ _PLURAL = {"device": "devices", "mode": "modes", "dtype": "dtypes", "mesh": "mes
 @section(
     "Reports and exit code",
     click.option("--json", "json_file", type=OUT, help="JSON file for every result; - prints it instead of the table."),
-    click.option("--html", "html_file", type=OUT, help="HTML report, with a diagnosis of each failure."),
+    click.option("--html", "html_file", type=OUT, help="HTML report, with a diagnosis of each failure, which can take minutes."),
     click.option("--junit", "junit_file", type=OUT, help="JUnit XML report, for CI servers."),
     click.option("--deviations", "declared", type=IN, metavar="FILE", help="TOML file of expected failures, with reasons."),
-    click.option("--min-cases", type=click.IntRange(min=1), default=1, metavar="N", help="Minimum number of outputs to compare."),
+    click.option("--min-cases", type=click.IntRange(min=1), default=1, metavar="N", help="Fail if fewer than N outputs are compared."),
     click.option(
         "--allow-incomplete",
         "incomplete",

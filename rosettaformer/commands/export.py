@@ -44,7 +44,7 @@ def export(checkpoint: Path, kind: str, out: Path, dtype: str, force: bool, as_j
 
 
 def _lines(said: Manifest) -> list[str]:
-    """Returns the inputs and outputs of each function, and its behaviour on ids out of range."""
+    """Returns the inputs and outputs of each function, and its behavior on ids out of range."""
     found = []
     for name, one in said.entries.items():
         entry = manifest.entry_of(name, one)

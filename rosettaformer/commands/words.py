@@ -16,7 +16,7 @@ def like(family: str, described: str) -> str:
 
 
 def diagnosing(port: str, components: Collection[str], limit: float | None) -> str:
-    at_most = f" (at most {limit:g} s)" if limit else ""
+    at_most = f" (at most {limit:g} s of CPU time)" if limit else ""
     return f"diagnosing {', '.join(components)} of {port}{at_most} ..."
 
 

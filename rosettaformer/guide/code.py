@@ -61,12 +61,12 @@ def lines(text: str) -> tuple[Any, ...]:
 
 
 def _slim(markup: str) -> str:
-    """Removes spans without colour, which are a third of the markup."""
+    """Removes spans without color, which are a third of the markup."""
     return re.sub(r'<span class="(?:n|p|w)">([^<]*)</span>|<span class="o">(\.)</span>', r"\1\2", markup)
 
 
 def styles() -> str:
-    """Returns the CSS colours of code, light and dark."""
+    """Returns the CSS colors of code, light and dark."""
     from pygments.formatters import HtmlFormatter
 
     light, dark = (HtmlFormatter(style=style, nobackground=True) for style in (LIGHT, DARK))

@@ -39,7 +39,7 @@ FAMILIES = {
     "LOS": "Losses",
     "MHA": "Attention heads and projections",
     "NRM": "Norms and their placement",
-    "OPT": "Optimiser and schedule",
+    "OPT": "Optimizer and schedule",
     "OUT": "Model output",
     "PAD": "Padding",
     "PE": "Positions",

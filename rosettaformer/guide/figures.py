@@ -1,4 +1,4 @@
-"""The figures of the guide: SVG in the page's colours, with shapes from one table."""
+"""The figures of the guide: SVG in the page's colors, with shapes from one table."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -108,7 +108,7 @@ def heads() -> Any:
     """Draws how the width is split into heads, and merged."""
     drawing = _Drawing(
         "heads", "Heads, split and merged",
-        f"A projection of width h k = {SIZES['d']} is split into h = {SIZES['h']} heads of k = {SIZES['k']} neighbouring features. "
+        f"A projection of width h k = {SIZES['d']} is split into h = {SIZES['h']} heads of k = {SIZES['k']} neighboring features. "
         "Each head attends separately. Their outputs are concatenated.",
     )  # fmt: skip
     kinds = [f"head{head}" for head in range(SIZES["h"])]
@@ -171,7 +171,7 @@ def rotary() -> Any:
     drawing = _Drawing(
         "rotary", "Two layouts of rotary pairs",
         f"The {size} features of a head rotate in {size // 2} pairs. Halves: a feature of the first half with one of the second, "
-        "as in Hugging Face checkpoints. Neighbours: each even feature with the next, as in Meta's. Shapes do not distinguish the two.",
+        "as in Hugging Face checkpoints. Neighbors: each even feature with the next, as in Meta's. Shapes do not distinguish the two.",
     )  # fmt: skip
     layouts = {"halves": [(j, j + size // 2) for j in range(size // 2)], "neighbours": [(2 * j, 2 * j + 1) for j in range(size // 2)]}
     for index, (name, pairs) in enumerate(layouts.items()):

@@ -479,15 +479,15 @@ def test_keys_choose_a_head_and_a_weight(browser: Any, encoder: Any) -> None:
 def test_a_map_of_the_reference_and_a_difference_of_every_implementation_and_a_cell_of_the_matrix_opens_its_cases(browser: Any) -> None:
     script = """
         return [...document.querySelectorAll("#maps canvas")].map((canvas) => {
-          const pixels = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height).data, colours = new Set();
-          for (let i = 0; i < pixels.length; i += 4) colours.add(pixels.slice(i, i + 4).join());
-          return [canvas.dataset.kind, canvas.dataset.name, colours.size, colours.has("0,0,0,255")];
+          const pixels = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height).data, colors = new Set();
+          for (let i = 0; i < pixels.length; i += 4) colors.add(pixels.slice(i, i + 4).join());
+          return [canvas.dataset.kind, canvas.dataset.name, colors.size, colors.has("0,0,0,255")];
         });"""
     browser.find_element("css selector", "#maps canvas")
     drawn = browser.execute_script(script)
     names = ("numpy", "torch", "tf", "jax", "transformers")
     assert [(kind, name) for kind, name, *_ in drawn] == [("weight", "reference"), *(("difference", name) for name in names)]
-    assert min(colours for _, _, colours, _ in drawn) > 20
+    assert min(colors for _, _, colors, _ in drawn) > 20
     assert not any(black for *_, black in drawn)  # NaN is drawn black
     browser.find_element("css selector", ".matrix td.pass a").click()
     assert browser.find_element("id", "cases").is_displayed()

@@ -37,7 +37,7 @@ KINDS = [f"{name}.html" for name in [
     "models/index", "models/bert", "tutorials/index", "tutorials/add-a-backend", "tutorials/the-port-file",
 ]]  # fmt: skip
 QUICK = ("index.html", "components/layer_norm.html", "defects/MHA11.html")
-PLACES = [(1440, "light"), (390, "dark")]  # widths and colour schemes
+PLACES = [(1440, "light"), (390, "dark")]  # widths and color schemes
 OTHERS = [(1440, "dark"), (768, "light"), (768, "dark"), (390, "light")]
 pytestmark = pytest.mark.xdist_group("guide")  # measured and built once
 

@@ -342,7 +342,7 @@ def test_every_decision_has_a_line_in_the_docs_and_a_test_of_its_name() -> None:
 
 
 def test_no_test_replaces_a_private_name() -> None:
-    """Tests check behaviour and replace only public names."""
+    """Tests check behavior and replace only public names."""
     private = re.compile(r"(?:^|\.)_(?!_)\w*$")
     for path in files("tests"):
         for node in ast.walk(tree_of(path)):

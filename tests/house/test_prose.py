@@ -15,6 +15,7 @@ FAULTY = {
     "in-turn": "Each in turn.",
     "such-a-one": "There is such a one.",
     "lies-in": "The file lies in a folder.",
+    "british": "The vector is normalised.",
 }
 PLACES = {
     "a.md": "# Title\n\n{}\n\n    Of code.\n\n```\nOf code.\n```\n",

@@ -20,7 +20,7 @@ BACKEND = Backend("torch")
 def test_random_masks_of_attention_weights_are_independent(scores: Scores) -> None:
     """Zero queries attend to all keys alike, and identity values show the weights after dropout.
 
-    The rate, and the correlation of neighbours along every axis, are within five standard deviations of a fair draw.
+    The rate, and the correlation of neighbors along every axis, are within five standard deviations of a fair draw.
     """
     torch.manual_seed(0)
     rate, query, value = 0.3, torch.zeros(8, 20, 4, 3, dtype=torch.float64), torch.eye(16, dtype=torch.float64)

@@ -1,4 +1,4 @@
-"""The cases cover every argument of every component, and behaviour that ordinary values hide."""
+"""The cases cover every argument of every component, and behavior that ordinary values hide."""
 
 import dataclasses
 import inspect

@@ -166,7 +166,7 @@ def _port(folder: Path, text: str, name: str = "own_port.py") -> str:
     return str(folder / name)
 
 
-NEIGHBOUR = """
+NEIGHBOR = """
 from reference_numpy import normalization
 
 def layer_norm_of(case):
@@ -175,13 +175,13 @@ def layer_norm_of(case):
 
 
 def test_a_file_is_a_port_and_its_folder_is_importable(tmp_path: Path) -> None:
-    _port(tmp_path, NEIGHBOUR, "neighbour.py")
-    results = runner.run(_cases("good"), [_port(tmp_path, "from neighbour import layer_norm_of as layer_norm")], ["float64"])
+    _port(tmp_path, NEIGHBOR, "neighbor.py")
+    results = runner.run(_cases("good"), [_port(tmp_path, "from neighbor import layer_norm_of as layer_norm")], ["float64"])
     assert [result.status for result in results] == ["pass"]
 
 
 def test_an_entry_point_is_a_port(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    _port(tmp_path, NEIGHBOUR + "class Port:\n    layer_norm = staticmethod(layer_norm_of)\n", "installed_package.py")
+    _port(tmp_path, NEIGHBOR + "class Port:\n    layer_norm = staticmethod(layer_norm_of)\n", "installed_package.py")
     (tmp_path / "installed-1.dist-info").mkdir()
     (tmp_path / "installed-1.dist-info" / "METADATA").write_text("Name: installed\nVersion: 1\n")
     (tmp_path / "installed-1.dist-info" / "entry_points.txt").write_text("[rosettaformer.ports]\nmy-name = installed_package:Port\n")
@@ -203,7 +203,7 @@ def test_what_is_not_covered_is_said_and_different_configs_have_different_refere
     status, message = rows["layer_norm/foreign", "float64"]
     assert status == "not covered" and mentions(message, f"model_width=12 … model_width={PLAIN.config.model_width}")
     assert len(rows) == 6
-    text = NEIGHBOUR.replace("layer_norm_of", "layer_norm").replace("return ", "assert case.config.model_width == WIDTH\n    return ")
+    text = NEIGHBOR.replace("layer_norm_of", "layer_norm").replace("return ", "assert case.config.model_width == WIDTH\n    return ")
     ports = [_port(tmp_path, f"{text}WIDTH = {width}\nconfig = {{'model_width': {width}}}\n", f"port_{width}.py") for width in (12, 20)]
     results = runner.run(_cases("plain"), [*ports, _port(tmp_path, f"{text}WIDTH = 13\n")], ["float32"])
     assert [result.status for result in results] == ["pass"] * 3, results

@@ -1,4 +1,4 @@
-/* Layer normalisation in float64 and float32 as a port that is a command: nothing but the C library.
+/* Layer normalization in float64 and float32 as a port that is a command: nothing but the C library.
  *
  *     cc -O2 -o layer_norm layer_norm.c -lm
  *     rosettaformer check --command ./layer_norm

@@ -193,11 +193,11 @@ REFUSALS = [
     (("missing.py:Model",), "missing.py"),
     (("my_file.py:Modle",), "nearest: Model"),
     (("my_file.py",), "my_file.py … my_file.py:Model … Model"),
-    (("my_file.py:Model",), "Model … give --with flavour=VALUE"),
-    (("my_file.py:Model", "--with", "flavour=open('x')"), "--with … Python … config.model_width"),
-    (("my_file.py:Model", "--with", "flavour"), "--with must be NAME=VALUE; got 'flavour'"),
-    (("my_file.py:Model", "--with", "flavour=1", "--with", "colour=1"), "--with … Model"),
-    (("my_file.py:Model", "--with", "flavour=1"), "Model … Keras or Flax; got Model"),
+    (("my_file.py:Model",), "Model … give --with flavor=VALUE"),
+    (("my_file.py:Model", "--with", "flavor=open('x')"), "--with … Python … config.model_width"),
+    (("my_file.py:Model", "--with", "flavor"), "--with must be NAME=VALUE; got 'flavor'"),
+    (("my_file.py:Model", "--with", "flavor=1", "--with", "color=1"), "--with … Model"),
+    (("my_file.py:Model", "--with", "flavor=1"), "Model … Keras or Flax; got Model"),
     (("my_file.py:Model", "--component", "encoder_leyer"), "nearest: encoder_layer"),
     (("broken_file.py:Model",), "broken_file.py cannot be run: Warning: half written"),
     (("my_file.py:Model", "my_file"), "my_file.py"),
@@ -207,7 +207,7 @@ REFUSALS = [
 
 @pytest.mark.parametrize(("arguments", "message"), REFUSALS)
 def test_what_cannot_be_built_is_one_message_and_writes_nothing(arguments: tuple[str, ...], message: str, tmp_path: Path) -> None:
-    (tmp_path / "my_file.py").write_text("class Model:\n    def __init__(self, d_model, flavour):\n        pass\n")
+    (tmp_path / "my_file.py").write_text("class Model:\n    def __init__(self, d_model, flavor):\n        pass\n")
     (tmp_path / "broken_file.py").write_text("raise Warning('half written')\n")
     path, modules = list(sys.path), set(sys.modules)
     assert mentions(refused("new-port", "--from", *arguments, folder=tmp_path), message)

@@ -147,7 +147,7 @@ def test_CAUSAL_cached_step_equals_the_row_of_the_full_run(dtype: Any, steps: in
 
 @every_dtype
 def test_SOFTMAX_subtracts_the_maximum(dtype: Any) -> None:
-    large = 2.0**15  # a power of two and its neighbours, distinct in every dtype but bfloat16
+    large = 2.0**15  # a power of two and its neighbors, distinct in every dtype but bfloat16
     logits = np.array([large, large, -large], dtype)
     assert_array_equal(softmax(logits).astype(float), [0.5, 0.5, 0])
     assert_array_equal(softmax(-np.abs(logits)).astype(float), np.full(3, np.asarray(1 / 3, dtype).astype(float)))
@@ -357,7 +357,7 @@ UNIFORM = np.zeros((1, 1, 4))  # every token has probability 1/4
 
 
 def epsilon(dtype: Any) -> float:
-    """Returns the relative distance of two neighbours; rounding inputs, a few operations and the result costs a small multiple of it."""
+    """Returns the relative distance of two neighbors; rounding inputs, a few operations and the result costs a small multiple of it."""
     return float(ml_dtypes.finfo(dtype).eps)
 
 

@@ -278,7 +278,7 @@ Groups = list[list[str]]
 
 @st.composite
 def layouts(draw: st.DrawFn) -> tuple[Groups, Groups, dict[str, int]]:
-    """Draws two layouts of the same letters, in any order and with any neighbours grouped, and sizes."""
+    """Draws two layouts of the same letters, in any order and with any neighbors grouped, and sizes."""
     letters = draw(st.lists(st.sampled_from("dhgkefv"), min_size=1, max_size=4, unique=True))
     found: list[Groups] = [[], []]
     for groups in found:

@@ -102,13 +102,13 @@ def names_nothing_outside(page: str) -> bool:
 
 
 def brightness(driver: Any, selector: str, field: str) -> float:
-    """Returns the mean of red, green and blue of a node's colour property."""
+    """Returns the mean of red, green and blue of a node's color property."""
     colour = driver.find_element("css selector", selector).value_of_css_property(field)
     return sum(map(float, re.findall(r"[\d.]+", colour)[:3])) / 3
 
 
 def prefer(driver: Any, scheme: str) -> None:
-    """Sets the system's colour scheme to light or dark."""
+    """Sets the system's color scheme to light or dark."""
     driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [{"name": "prefers-color-scheme", "value": scheme}]})
 
 

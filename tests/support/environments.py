@@ -65,7 +65,7 @@ def closure(extra: str) -> list[Distribution]:
         for text in _requirements(name, part):
             needed = Requirement(text)
             if needed.marker is None or needed.marker.evaluate({"extra": part}):
-                waiting += [(_normal(needed.name), each) for each in ("", *needed.extras)]
+                waiting += [(re.sub(r"[-_.]+", "-", needed.name).lower(), each) for each in ("", *needed.extras)]
     return list(found.values())
 
 
@@ -73,10 +73,6 @@ def _requirements(name: str, extra: str) -> Iterable[str]:
     if name == "rosettaformer":
         return PROJECT["optional-dependencies"][extra] if extra else PROJECT["dependencies"]
     return distribution(name).requires or ()
-
-
-def _normal(name: str) -> str:
-    return re.sub(r"[-_.]+", "-", name).lower()
 
 
 def _write_metadata(folder: Path) -> None:

@@ -304,7 +304,7 @@ def _when(moment: str, component: str) -> str:
 
 
 def generated(count: int) -> list[tuple[str, str, str, str]]:
-    """Returns that many different ports (kind, name, moment, component), with every behaviour at every moment among them."""
+    """Returns that many different ports (kind, name, moment, component), with every behavior at every moment among them."""
     rng = random.Random(0)
     kinds = [("action", name, moment) for name in ACTIONS for moment in MOMENTS]
     kinds += [("value", name, "answer") for name in VALUES] + [("lie", name, "import") for name in LIES]

@@ -51,7 +51,7 @@ class Plant:
 ATTENTION = ("layers.0.self_attn.v_proj", "layers.0.self_attn.o_proj")
 FEED_FORWARD = ("layers.0.mlp.up_proj", "layers.0.mlp.down_proj")
 OF_BERT = ("encoder.layer.0.intermediate.dense", "encoder.layer.0.output.dense")
-ROTARY = Plant("rotary layout", ATTENTION, "rotary positions that pair the halves of a head with the frequencies of neighbouring features")
+ROTARY = Plant("rotary layout", ATTENTION, "rotary positions that pair the halves of a head with the frequencies of neighboring features")
 GROUPS = Plant("group order", ATTENTION, "the left has tiled key heads, the right repeated key heads")
 BIAS = "the same vector at every position"
 

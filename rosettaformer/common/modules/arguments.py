@@ -1,4 +1,4 @@
-"""Assigns inputs to the arguments of a module's call, and recognises training flags."""
+"""Assigns inputs to the arguments of a module's call, and recognizes training flags."""
 
 import inspect
 from collections.abc import Callable, Iterable, Mapping

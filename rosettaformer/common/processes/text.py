@@ -10,12 +10,12 @@ _UNSAFE = re.compile(
 _SENTENCE = re.compile(r"(?<=[.;!?])\s+|\n+")
 MOST = 4000  # most characters of a printed text
 MESSAGE = 3500  # most characters of an error's message; leaves room for the text around it
-# colours and other terminal commands: CSI sequences, and complete OSC sequences
+# colors and other terminal commands: CSI sequences, and complete OSC sequences
 _TERMINAL = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\))")
 
 
 def without_codes(text: str) -> str:
-    """Removes terminal colour codes."""
+    """Removes terminal color codes."""
     return _TERMINAL.sub("", text)
 
 

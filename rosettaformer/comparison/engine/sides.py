@@ -23,7 +23,7 @@ _DOTTED = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*")  # a module, such as torchvis
 
 @dataclasses.dataclass(frozen=True)
 class Side:
-    """A parsed side. kind: built, checkpoint, loaded, component, artefact or report.
+    """A parsed side. kind: built, checkpoint, loaded, component, `artefact` or report.
 
     path: a file, folder or dotted module. name: the class or function, the backend of a checkpoint,
     or the library that loads a folder.

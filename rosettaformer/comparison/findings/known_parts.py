@@ -113,10 +113,10 @@ def _positions(query: np.ndarray, key: np.ndarray, bases: Iterable[float]) -> It
     for base in dict.fromkeys((*bases, *BASES)):
         angles = at * rotary.rotary_frequencies(size, base, RotaryScaling(), query.shape[1])
         turned = rotary.Rotation(np.cos(angles)[None], np.sin(angles)[None])
-        for layout, name in (("halves", "the halves of a head"), ("interleaved", "neighbouring features")):
+        for layout, name in (("halves", "the halves of a head"), ("interleaved", "neighboring features")):
             yield f"rotary positions that pair {name}, with base {base:g}", [rotary.rotated(x, turned, layout) for x in (query, key)]
         mixed = [np.repeat(angle, 2, axis=-1)[..., None, :] for angle in turned]
-        text = f"rotary positions that pair the halves of a head with the frequencies of neighbouring features, with base {base:g}"
+        text = f"rotary positions that pair the halves of a head with the frequencies of neighboring features, with base {base:g}"
         yield text, [x * mixed[0] + np.concatenate([-x[..., size // 2 :], x[..., : size // 2]], -1) * mixed[1] for x in (query, key)]
 
 

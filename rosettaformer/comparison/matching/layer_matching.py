@@ -20,7 +20,7 @@ SYNONYMS |= {"conv": "convolution", "bn": "norm", "ln": "norm", "fc": "dense", "
 NONE: Mapping[str, tuple[str, str]] = {}
 Problems = dict[tuple[str, str], str]
 MAIN = ("kernel", "table", "scale", "query.kernel")
-DEPTH = 3  # distance of neighbours that distinguish layers
+DEPTH = 3  # distance of neighbors that distinguish layers
 
 
 @dataclass(eq=False)
@@ -86,7 +86,7 @@ class Network:
         return [other for other in givers if other != path and self._holds(other)]
 
     def places(self) -> dict[str, int]:
-        """Returns a hash of each layer with variables, from its kind, sizes and neighbours."""
+        """Returns a hash of each layer with variables, from its kind, sizes and neighbors."""
         found = {}
         for path in self.held():
             main = [one for one in self.variables[path] if one["role"] in MAIN]
@@ -252,7 +252,7 @@ def _rest(mine: Sequence[str], others: Sequence[str], pairs: Mapping[str, tuple[
 
 
 def _along(left: Network, right: Network, waiting: Sequence[tuple[list[str], list[str]]], pairs: dict[str, tuple[str, str]]) -> None:
-    """Adds pairs of layers that are neighbours of known pairs in the data flow."""
+    """Adds pairs of layers that are neighbors of known pairs in the data flow."""
     before = -1
     while before != len(pairs):
         before, taken = len(pairs), {other for other, _ in pairs.values()}
@@ -265,11 +265,11 @@ def _along(left: Network, right: Network, waiting: Sequence[tuple[list[str], lis
 
 
 def _flow(left: Network, right: Network, one: str, other: str, pairs: Mapping[str, tuple[str, str]]) -> bool | None:
-    """Returns whether the neighbours of both layers are partners; None if none of them is known."""
+    """Returns whether the neighbors of both layers are partners; None if none of them is known."""
     known = {path for path, _ in pairs.values()}
     around = (left.after(one), right.after(other)), (left.before(one), right.before(other))
     sets = [({pairs[path][0] for path in mine if path in pairs}, {*others} & known) for mine, others in around]
-    # With other boundaries, such as a scale inside or after an embedding, one side has no neighbours.
+    # With other boundaries, such as a scale inside or after an embedding, one side has no neighbors.
     agrees = [mine == others for mine, others in sets if mine and others]
     return all(agrees) if agrees else None
 

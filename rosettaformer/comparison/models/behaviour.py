@@ -1,4 +1,4 @@
-"""Recognizes dense layers, norms and tables by their behaviour, whatever their class is called.
+"""Recognizes dense layers, norms and tables by their behavior, whatever their class is called.
 
 A layer with a kernel is dense if its output is linear in its input; a layer with one or two vectors
 is a norm if its output is the normalized input times one of them; a layer that outputs rows of a

@@ -187,7 +187,7 @@ class KerasModel(Model):
 
     @contextlib.contextmanager
     def _training(self, dtype: str) -> Iterator[None]:
-        """Disables dropout, and restores every variable afterwards."""
+        """Disables dropout, and restores every variable afterward."""
         rates = [(layer, layer.rate) for _, layer, kind in self._layers(dtype) if kind == "dropout"]
         before = [(variable, np.array(variable)) for variable in self._models[dtype].variables]
         self._restore = lambda: [variable.assign(value) for variable, value in before]

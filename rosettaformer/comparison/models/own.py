@@ -100,16 +100,13 @@ def _chosen_case(component: str, fixed: Mapping[str, Any]) -> Case:
     Prefers a mask that leaves every query a key. Raises ValueError if there is no such case.
     """
     cases = [case for case in all_cases(fixed) if case.component == component]
-    found = [case for case in cases if not case.excluded and all(_is_input(*each) for each in case.inputs.items())]
+    arrays = (case for case in cases if all(isinstance(value, np.ndarray) for value in case.inputs.values()))
+    found = [case for case in arrays if not case.excluded and not any(name.startswith("keep") for name in case.inputs)]
     if not found:
         raise ValueError(f"no case of {component} has only arrays" + next((f": {case.excluded}" for case in cases if case.excluded), ""))
     masks = [[value for name, value in case.inputs.items() if name.endswith("mask_bhts")] for case in found]
     masked = [case for case, own in zip(found, masks, strict=True) if own and all(mask.any(-1).all() and not mask.all() for mask in own)]
     return (masked or found)[0]
-
-
-def _is_input(name: str, value: Any) -> bool:
-    return isinstance(value, np.ndarray) and not name.startswith("keep")
 
 
 def _translation(called: Any) -> Translation:

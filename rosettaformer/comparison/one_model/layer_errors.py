@@ -188,15 +188,10 @@ def component_error(name: str, path: str, depth: int, dtype: str, expected: Expe
     said = {
         who: f"the shape is {getattr(array, 'shape', None)}, in the reference {shape}"
         for who, array in arrays.items()
-        if array is None or not _spreads(array.shape, shape)
+        if array is None or array.ndim != len(shape) or any(own not in (1, size) for own, size in zip(array.shape, shape, strict=True))
     }
     spread = {who: np.broadcast_to(array, shape) for who, array in arrays.items() if array is not None and who not in said}
     return _error(name, path, depth, dtype, expected, spread, said=said)
-
-
-def _spreads(own: tuple[int, ...], shape: tuple[int, ...]) -> bool:
-    """Returns whether the first shape broadcasts to the second."""
-    return len(own) == len(shape) and all(size in (1, other) for size, other in zip(own, shape, strict=True))
 
 
 def _recorded(case: Case) -> dict[str, trace.TracedCall]:

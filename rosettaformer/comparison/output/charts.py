@@ -14,7 +14,7 @@ from ..one_model.layer_errors import Layers, OutputError
 from ..one_model.training import Curves
 
 SIZE = 7, 4  # inches
-LABELS = 14  # maximum number of labelled positions
+LABELS = 14  # maximum number of labeled positions
 COLOURS = {
     "numpy": "0.4", "torch": "#c2410c", "tf": "#946200", "jax": "#1c64c8", "reference": "0.8", "training": "C0", "validation": "C1",
     "transformers": "#7b3fa0",

@@ -83,7 +83,7 @@ def _matrix(figure: Any, report: Report) -> None:
 
 
 def _cell(cell: Cell) -> tuple[str, str]:
-    """Returns the text of a cell, and its colour."""
+    """Returns the text of a cell, and its color."""
     if cell.failed:
         return "✗", "#f7c9c4"
     if not cell.compared:

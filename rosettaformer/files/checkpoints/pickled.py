@@ -176,7 +176,8 @@ def _select(path: Path, state: Any, key: str | None) -> Any:
         if key not in state:
             raise ValueError(f"--key {key}: {path} has no such entry{nearest(key, map(str, state))}; its entries: {_listed(state)}")
         return state[key]
-    if entries := [str(name) for name, value in state.items() if _is_state(value)]:
+    inner = {name: value.values() for name, value in state.items() if isinstance(value, Mapping)}
+    if entries := [str(name) for name, values in inner.items() if any(hasattr(value, "layout") for value in values)]:
         raise ForeignError(path, _training(path, state, entries))
     return state
 
@@ -192,10 +193,6 @@ def _training(path: Path, state: Mapping[Any, Any], entries: list[str]) -> Kind:
         f". All its names begin with {first.pop()}.: that prefix is detected, or set it with --name prefix=NAME" if len(first) == 1 else ""
     )
     return Kind(f"{what} with tensors in {_listed(entries)}", f"select them with --key {best}{names}")
-
-
-def _is_state(value: Any) -> bool:
-    return isinstance(value, Mapping) and any(hasattr(entry, "layout") for entry in value.values())
 
 
 def _listed(names: Iterable[Any]) -> str:

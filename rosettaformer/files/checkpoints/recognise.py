@@ -1,6 +1,6 @@
 """Identifies files, folders and tensors that are not canonical checkpoints; runs nothing in them.
 
-Files are recognised by first bytes, zip members and names; architectures by tensor names.
+Files are recognized by first bytes, zip members and names; architectures by tensor names.
 """
 
 import itertools

@@ -131,7 +131,7 @@ MODELS = (
             "Its linear layers store `out in`, so every kernel is transposed. Heads are consecutive blocks of the output axis. A key and "
             "value head serves several consecutive query heads.",
             "Features j and j + k/2 of a head rotate together; Hugging Face reordered the rows of `q_proj` and `k_proj` for this. In "
-            "Meta's own files neighbours rotate together, and the names differ.",
+            "Meta's own files neighbors rotate together, and the names differ.",
             "`up_proj` is multiplied by the SiLU of `gate_proj`.",
             "No tensor holds positions. The frequencies follow from `rope_theta` and the scaling in `config.json`.",
             "The logits have their own kernel; in Llama 3.2 1B and 3B they are tied to the token embedding.",

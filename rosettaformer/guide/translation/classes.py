@@ -10,10 +10,10 @@ from .table import FRAMEWORKS, Row
 
 # class -> (title, explanation), most serious last
 CLASSES = {
-    "same": ("Same", "same name and same behaviour"),
-    "name": ("Different name", "same behaviour under another name"),
+    "same": ("Same", "same name and same behavior"),
+    "name": ("Different name", "same behavior under another name"),
     "default": ("Different default", "pass the argument explicitly, or the numbers differ"),
-    "meaning": ("Same name, different behaviour", "the code runs but gives wrong numbers"),
+    "meaning": ("Same name, different behavior", "the code runs but gives wrong numbers"),
     "absent": ("Absent", "one or both frameworks have no counterpart; the code shows what to write"),
 }
 

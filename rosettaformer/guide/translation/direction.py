@@ -49,7 +49,7 @@ def pages(one: str, other: str, measured: Measured) -> Iterator[Page]:
     }
     way = f"{FRAMEWORKS[one]} to {FRAMEWORKS[other]}"
     overview = shared | _overview(one, other, [*itertools.chain(*groups.values())], measured)
-    summary = f"{sum(overview['counts'].values())} topics, {len(overview['differing'])} of which have a different default or behaviour"
+    summary = f"{sum(overview['counts'].values())} topics, {len(overview['differing'])} of which have a different default or behavior"
     yield Page(path(one, other), f"From {way}", "translation.html.jinja", overview, summary, OVERVIEW)
     imports = [_block("\n".join(IMPORTS[name]), "rosettaformer/guide/translation/snippets.py", FRAMEWORKS[name]) for name in (one, other)]
     for section, entries in groups.items():

@@ -21,7 +21,7 @@ SECTIONS = {
     "initialisation": "Initial weights",
     "weights": "Weights and their layouts",
     "losses": "Losses",
-    "optimisers": "Optimisers",
+    "optimisers": "Optimizers",
     "randomness": "Randomness and dropout",
     "gradients": "Gradients and transformations",
     "compilation": "Compilation",
@@ -37,7 +37,7 @@ class Cell:
     """A topic in one framework.
 
     names: its names there, the usual one first; empty if there is no counterpart. code: code with
-    the same behaviour as in the other columns; its last line is an expression whose value agrees
+    the same behavior as in the other columns; its last line is an expression whose value agrees
     along the row. measure: an expression, optionally after statements, whose value the row
     compares. note: additional remarks. claims: assertions that verify the note or the row's text.
     """

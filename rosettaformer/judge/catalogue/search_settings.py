@@ -211,7 +211,7 @@ def _models() -> Iterator[Alteration]:
         "answer": ("the penalties ignore the prefix", _penalised(_part(lambda target, length: target[:, length:]))),
         "prefix": ("the penalties cover only the prefix", _penalised(_part(lambda target, length: target[:, :length]))),
         "without the last": ("the penalties ignore the last token", _penalised(_part(lambda target, length: target[:, :-1]))),
-        "prefix counted": ("the prefix counts towards min_new_tokens", _penalised(lambda self: {"_prefix_length": 0})),
+        "prefix counted": ("the prefix counts toward min_new_tokens", _penalised(lambda self: {"_prefix_length": 0})),
         "log p": ("log p is penalized instead of the logits", _log_p_penalised),
         "logits": ("beam search penalizes the logits instead of log p", _logits_penalised),
     }  # fmt: skip

@@ -38,7 +38,7 @@ def scaled_dot_product_attention(
     (CAUSAL). window: also hide the keys whose distance from the query is this or more (WINDOW); 0 hides none. scale: in place of `1 /
     sqrt(k)` (SCALE). cap: `soft_cap` of the scaled logits, before bias and mask (SOFTCAP). bias_bhts: added to the logits; -inf hides a
     key. keep_bhts: dropout mask of the weights, True = keep. A query that may attend to nothing returns zeros (EMPTY). Fewer key heads
-    than query heads are shared: each serves `h/g` neighbouring query heads, the first of them the first `h/g`. Half-precision dtypes hold
+    than query heads are shared: each serves `h/g` neighboring query heads, the first of them the first `h/g`. Half-precision dtypes hold
     logits and softmax in float32 and round the weights before they multiply the values. Raises ValueError on shapes that do not fit.
     Source: Vaswani et al. 2017, eq. 1; grouped heads: Ainslie et al. 2023.
     """
@@ -108,7 +108,7 @@ def decoder_layer(
 ) -> Given:  # fmt: skip
     """Causal self-attention, cross-attention to the memory, then feed-forward: `b t d`.
 
-    Each is a residual sub-layer, as in `encoder_layer`; the memory is not normalised here. A decoder-only model has neither
+    Each is a residual sub-layer, as in `encoder_layer`; the memory is not normalized here. A decoder-only model has neither
     cross-attention nor memory. parameters and keep: also those of cross_attention. position_bt, layer: of the self-attention. Raises
     ValueError on shapes that do not fit. Source: Vaswani et al. 2017, section 3.1.
     """

@@ -5,7 +5,7 @@ that precision are: for half precision with rounded weights, in several summatio
 with weights rounded per tensor, and with inputs of projections rounded per tensor or per token. A
 file may have MAX_FACTOR times the largest error of these. Searches with int8 projections (INT8) are
 compared with `answer`. Sources: `quantize_dynamic` of ONNX Runtime, LiteRT's dynamic range
-quantisation, torchao's `Int8DynamicActivationInt8WeightConfig`.
+quantization, torchao's `Int8DynamicActivationInt8WeightConfig`.
 """
 
 import contextlib

@@ -75,7 +75,7 @@ def could_choose(wanted: int, row: int, scores_bv: np.ndarray, again: Callable[[
 
 
 def _directions(wanted: int, scores_v: np.ndarray) -> Iterator[np.ndarray]:
-    """Yields the signs of the errors that favour a token most.
+    """Yields the signs of the errors that favor a token most.
 
     They raise it alone; with all lower or all higher ids, which matters for a draw; with the n most
     likely tokens or all others, which matters for top-k and top-p.

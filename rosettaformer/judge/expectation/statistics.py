@@ -51,7 +51,7 @@ def _of_parameters(name: str, array: np.ndarray, inputs: Arrays) -> Iterator[tup
 
 def _of_mask(name: str, array: np.ndarray, inputs: Arrays) -> Iterator[tuple[str, np.ndarray]]:
     """Yields the share of dropped entries, the least and largest factor of kept ones, and the
-    correlation of neighbours per axis.
+    correlation of neighbors per axis.
 
     The correlation is 1 if a mask is shared along an axis and 0 if its entries are independent. x
     has no zeros.

@@ -132,7 +132,7 @@ class Command(Worker):
 
     @contextlib.contextmanager
     def _running(self, *arguments: str, talks: bool = False) -> Iterator[Program]:
-        """Runs the command, and removes all its processes afterwards."""
+        """Runs the command, and removes all its processes afterward."""
         program = Program([*self._arguments, *arguments], self._environment, talks, stopped=self._stopped)
         try:
             yield program

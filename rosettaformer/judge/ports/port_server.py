@@ -100,7 +100,7 @@ def _shared() -> State:
     states: State = {}
     if numpy := sys.modules.get("numpy.random"):
         states["NumPy's global random state"] = (numpy.get_state, numpy.set_state)
-    # Keras draws its initialisers' seeds from Python's generator when a layer is built.
+    # Keras draws its initializers' seeds from Python's generator when a layer is built.
     if (python := sys.modules.get("random")) and "keras" not in sys.modules:
         states["Python's global random state"] = (python.getstate, python.setstate)
     # Building a torch module draws from the global generator, so only the seed is compared.

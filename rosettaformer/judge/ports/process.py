@@ -19,7 +19,7 @@ from .children import Children
 RESTARTS = 3
 CACHE = "JAX_COMPILATION_CACHE_DIR"
 DEVICES = "--xla_force_host_platform_device_count"
-# XLA rewrites and fuses as usual; LLVM does not optimise, so small programs compile five times faster.
+# XLA rewrites and fuses as usual; LLVM does not optimize, so small programs compile five times faster.
 QUICK_XLA = "--xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false"
 
 

@@ -74,7 +74,7 @@ class UserModule:
         self.epsilon = _epsilon(self.module, self.framework, self.started.modules)
 
     def _start(self, component: str) -> Started:
-        """Calls a Keras layer or initialises a Linen module, which have no parameters before that.
+        """Calls a Keras layer or initializes a Linen module, which have no parameters before that.
 
         Raises ValueError if the inputs of no component fit the module.
         """
@@ -130,7 +130,7 @@ def _arguments(module: Any, framework: str) -> dict[str, inspect.Parameter]:
 
 
 def _started(module: Any, framework: str, values: Mapping[str, Any]) -> Started:
-    """Calls a Keras layer or initialises a Linen module, which creates its parameters.
+    """Calls a Keras layer or initializes a Linen module, which creates its parameters.
 
     Raises whatever the module raises.
     """

@@ -88,7 +88,7 @@ def _matrix(summary: Summary) -> list[dict[str, Any]]:
 
 
 def _cell(summary: Summary, component: str, dtype: str, column: tuple[str, str, str]) -> dict[str, Any]:
-    """Returns the kind (which gives the colour), text, statuses and link of a cell."""
+    """Returns the kind (which gives the color), text, statuses and link of a cell."""
     (port, mode, device), cell = column, summary.cell((component, dtype), column)
     counts, ratio = cell.counts, cell.ratio
     kind = "fail" if cell.failed else "accepted" if cell.accepted else "pass" if cell.passed else "other" if counts else "none"

@@ -24,12 +24,11 @@ def headline(summary: Summary) -> str:
     """The verdict, the counts, and the number of skipped comparisons, in one line."""
     if summary.conforms:
         text = f"PASSED: {counted(summary.compared, 'comparison')}"
-    elif summary.failed:
-        verb = "failed" if summary.without_answers else "differ"
-        total = counted(summary.compared + len(summary.stale), "comparison")
-        text = "; ".join(filter(None, (f"FAILED: {len(summary.failed):,} of {total} {verb}", summary.shortage)))
     else:
-        text = f"FAILED: {summary.shortage}"
+        failed, verb = len(summary.failed) - len(summary.stale), "failed" if summary.without_answers else "differ"
+        differing = f"{failed:,} of {counted(summary.compared, 'comparison')} {verb}" if failed else ""
+        stale = f"{counted(len(summary.stale), 'expected failure')} passed" if summary.stale else ""
+        text = f"FAILED: {'; '.join(filter(None, (differing, stale, summary.shortage)))}"
     others = summary.counted(*ACCEPTED)
     if summary.incomparable_parts:
         others.append(f"{counted(summary.incomparable_parts, 'single output')} not comparable")

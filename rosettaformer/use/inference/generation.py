@@ -35,7 +35,7 @@ class Token:
 
 @dataclass(frozen=True)
 class Answer:
-    """A complete continuation with its end token. score: log p; by beams, length-penalised."""
+    """A complete continuation with its end token. score: log p; by beams, length-penalized."""
 
     prompt: int
     answer: int

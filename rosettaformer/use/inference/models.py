@@ -76,7 +76,7 @@ def open_model(
 ) -> Model:
     """Loads a checkpoint into a backend, with parameters rounded to the dtype.
 
-    dtype: int8 quantises a decoder's projections (INT8). mesh: the devices that share prompts and a
+    dtype: int8 quantizes a decoder's projections (INT8). mesh: the devices that share prompts and a
     decoder-only model. Raises MissingBackend if the framework is missing or broken, and ValueError
     on an unknown backend, dtype or device, and on a mesh that does not fit.
     """

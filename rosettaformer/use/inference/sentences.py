@@ -31,7 +31,7 @@ class Recipe:
 
 
 def recipe(folder: Path) -> Recipe:
-    """Reads a folder's sentence-transformers files; default: the mean, normalised.
+    """Reads a folder's sentence-transformers files; default: the mean, normalized.
 
     Raises ValueError on invalid files and on unsupported pooling.
     """
@@ -67,7 +67,7 @@ def _modules(path: Path) -> dict[str, str] | None:
 def embed(model: Model, tokenizer: Tokenizer, how: Recipe, texts: Sequence[str]) -> np.ndarray:
     """Returns one vector `b d` per text of a batch, at least float32.
 
-    `mean_s x` over the real tokens, or `x_0`; divided by its length if normalised. Texts are cut to
+    `mean_s x` over the real tokens, or `x_0`; divided by its length if normalized. Texts are cut to
     the positions.
     """
     token_bs, mask_bs, segment_bs = tokenizer.read(texts, model.config, how.positions)

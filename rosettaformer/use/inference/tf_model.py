@@ -23,7 +23,7 @@ from .models import METHODS, Model, rounded
 class BackendModel(Model):
     """`models.Model` in TensorFlow. Raises ValueError on a device that TensorFlow lacks.
 
-    XLA compiles decoding steps, but not encoders, which see many shapes. int8: quantises a
+    XLA compiles decoding steps, but not encoders, which see many shapes. int8: quantizes a
     decoder's projections.
     """
 

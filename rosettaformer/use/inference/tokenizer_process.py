@@ -109,7 +109,7 @@ def _open(folder: str, model_type: str, named: str, number: str) -> Any:
 
 
 def _sent(value: Any) -> np.ndarray:
-    """Serialises a value; as an array it is neither escaped nor cut."""
+    """Serializes a value; as an array it is neither escaped nor cut."""
     return np.frombuffer(json.dumps(value).encode(), np.uint8)
 
 

@@ -16,7 +16,7 @@ from .tokens import END, PADDING, START, Tokens
 
 @dataclass(frozen=True)
 class Hypothesis:
-    """A decoded target: ids between START and END, and `log p`, length-penalised by beam search."""
+    """A decoded target: ids between START and END, and `log p`, length-penalized by beam search."""
 
     tokens: tuple[int, ...]
     score: float

@@ -13,7 +13,7 @@ from ...common.meshes.together import Group
 
 
 class Trainer(Protocol):
-    """A model in training: its parameters, its optimiser, the training step, and decoding.
+    """A model in training: its parameters, its optimizer, the training step, and decoding.
 
     On a mesh, every process of the group calls the same methods with the same whole batches.
     tensors: yields the state's arrays by name; every process must consume all of them.

@@ -1,6 +1,6 @@
 """The checkpoints of a run, each a folder that appears as a whole.
 
-`checkpoints/step-00000100/` holds a canonical checkpoint and both moments of the optimiser by
+`checkpoints/step-00000100/` holds a canonical checkpoint and both moments of the optimizer by
 canonical name, each in one file or in one per process, and `progress.json` with the checksums of
 all files. A folder is written under a temporary name, flushed to the disk, and renamed.
 """

@@ -22,7 +22,7 @@ SEVERAL = "*"
 
 
 def verdict(run: Run) -> str:
-    """Summarises the run of a backend in a sentence."""
+    """Summarizes the run of a backend in a sentence."""
     if run.divergence:
         where = ", ".join(f"{gap.name} is {gap.distance:.2g} away, allowed {gap.allowed:.2g}" for gap in run.divergence.leaves)
         return f"{run.backend} leaves the reference at step {run.divergence.number}: {where}"

@@ -41,7 +41,7 @@ function palette() {
   return { weight: (share) => (share < 0 ? ground : mixed(ground, full, 0.12 + 0.88 * share)), difference: (share) => mixed(ground, share > 0 ? warm : cool, Math.abs(share)) };
 }
 
-// the colour of a weight, from the smallest to the largest of its head; a key that is not attended to has the ground's
+// the color of a weight, from the smallest to the largest of its head; a key that is not attended to has the ground's
 const between = ([low, high], value) => (value <= 0 ? -1 : high > low ? (value - low) / (high - low) : 0.5);
 
 // a map as pixels, its tokens beside it where they have room, and the chosen cell

@@ -11,7 +11,7 @@ FOLDED = 4096  # elements of the largest result that is computed
 CONTRIBUTED = "com.microsoft"  # domain of ONNX Runtime's operators; attributes that a node omits are unknown
 # why an operation's output is not deterministic, or not that of inference
 DRAWS, DROPS = "draws random numbers", "drops values at random, as in training"
-NORMS = "normalises by the statistics of the batch, as in training"
+NORMS = "normalizes by the statistics of the batch, as in training"
 PASSES = 8  # over nodes, which may not be in the order of the computation
 
 
@@ -55,7 +55,7 @@ class Constants:
     followed by each of their words ("gelu tanh"). longest: the largest side of an input, None if a
     side is dynamic. sides: the sides of inputs. opaque: an operator whose content is hidden.
     scales_fold: the converter multiplies scales into weights. from_shapes: a root or power of an
-    input's size is taken. rounded: small tensors are quantised. products: for every graph, branch
+    input's size is taken. rounded: small tensors are quantized. products: for every graph, branch
     and body, the right factors of products in order, and whether each is transposed. casts: place
     and dtype of conversions. epsilons: places and values in fused norms. nodes: all operations, in
     file order. entries: function -> keys of its outputs. results: graph that a node runs -> keys of

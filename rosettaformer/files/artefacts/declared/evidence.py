@@ -11,6 +11,7 @@ from reference_numpy import TransformerConfig
 
 from ...checkpoints.hugging_face.families import FAMILIES
 from ..constants.reading import Constants
+from . import words
 
 COMMON = {0.0, 1.0, 2.0, -1.0, -2.0, 0.5, -0.5}  # numbers that prove nothing, since every graph has them
 SCALARS = 16  # elements of an array that may be individual numbers
@@ -111,8 +112,8 @@ class Evidence:
         value: the field's, used if config.json has no plain one. looked: the forms searched for.
         inside: the parts of rope_parameters that may set it. holds: what the graph has instead.
         """
-        things = [one if isinstance(one, str) else f"{one:.6g}" for one in looked]
-        sentence = f"{self.says(field, value, inside)}; the graph has no {_listed([*dict.fromkeys(things)])}"
+        things = dict.fromkeys(one if isinstance(one, str) else f"{one:.6g}" for one in looked)
+        sentence = words.ABSENT.format(says=self.says(field, value, inside), looked=words.either([*things]))
         return Finding(field, sentence + (f", but {holds}" if holds else ""))
 
     def says(self, field: str, value: str, inside: Sequence[str] = ()) -> str:
@@ -125,15 +126,11 @@ def _said(said: Mapping[str, Any], entry: str, inside: Sequence[str]) -> str:
     """Returns an entry and its value, possibly within rope_parameters; empty if there is none."""
     outer = [part for name in ("rope_scaling", "rope_parameters") if isinstance(part := said.get(name), Mapping)]
     parts = {f" of {name}": deep for part in outer for name in inside if isinstance(deep := part.get(name), Mapping)}
-    for words, place in [*parts.items(), *(("", part) for part in (*outer, said))]:
+    for of, place in [*parts.items(), *(("", part) for part in (*outer, said))]:
         names = (entry, "rope_theta") if entry == "rope_local_base_freq" else (entry,)
         if name := next((name for name in names if isinstance(place.get(name), int | float | str)), ""):
-            return f"{name}{words} {place[name]}"
+            return f"{name}{of} {place[name]}"
     return ""
-
-
-def _listed(things: Sequence[str]) -> str:
-    return " or ".join(things) if len(things) < 3 else f"{', '.join(things[:-1])} or {things[-1]}"
 
 
 def _plain(value: np.ndarray) -> np.ndarray:

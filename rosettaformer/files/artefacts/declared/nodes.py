@@ -7,10 +7,10 @@ import ml_dtypes
 import numpy as np
 
 from ..constants.reading import Constants, Node
+from . import words
 
 LEAST = 1e3  # smallest magnitude that may be meant as infinity
 MOST = 0.99  # fraction of a dtype's largest number from which on a mask hides any score
-SHOWN = 3
 _ZERO = {"float16": 17.3, "bfloat16": 104.0, "float32": 104.0, "float64": 745.0}  # dtype -> smallest x where exp(-x) is 0
 _BOUNDING = {"clip", "clamp", "clamp_min", "clamp_max", "maximum", "minimum", "max", "min", "clipbyvalue", "pad"}
 _CHOOSING = {"where", "select", "selectv2", "select_v2", "masked_fill", "call"}
@@ -20,13 +20,12 @@ _PRODUCTS, _DIFFERENCES = {"mul", "multiply"}, {"sub", "subtract"}
 def of_training(constants: Constants, nodes: Sequence[Node]) -> Iterator[str]:
     """Yields a sentence for each operation of training. nodes: those that affect an output.
 
-    A runtime may remove such operations: ONNX Runtime's optimiser removes dropout.
+    A runtime may remove such operations: ONNX Runtime's optimizer removes dropout.
     """
     reached = [node for node in nodes if node.random and not any(_is_zero(constants.value(key)) for key in node.switches)]
     for why in dict.fromkeys(node.random for node in reached):
-        places = [*dict.fromkeys(node.place for node in reached if node.random == why)]
-        more = f" and {len(places) - SHOWN} more places" * (len(places) > SHOWN)
-        yield f"the graph {why}, in {', '.join(places[:SHOWN])}{more}; export the model in evaluation mode"
+        places = dict.fromkeys(node.place for node in reached if node.random == why)
+        yield words.TRAINING.format(why=why, places=words.few(places))
 
 
 def live(constants: Constants, functions: Collection[str] = ()) -> list[Node]:
@@ -68,10 +67,8 @@ def masks(constants: Constants, nodes: Sequence[Node]) -> Iterator[str]:
             if number > -MOST * float(ml_dtypes.finfo(dtype).max):
                 places.setdefault((number, dtype, replaces), {})[node.place] = None
     for (number, dtype, replaces), named in places.items():
-        more = f" and {len(named) - SHOWN} more places" * (len(named) > SHOWN)
-        limit = f"{-number - _ZERO[dtype]:,.6g}"
-        while_ = f"some visible score is above -{limit}" if replaces else f"the scores of a row differ by less than {limit}"
-        yield f"the mask's {number:g}, in {', '.join([*named][:SHOWN])}{more}, hides a token while {while_}"
+        condition = words.REPLACED if replaces else words.ADDED
+        yield words.MASK.format(number=number, places=words.few(named), condition=condition, limit=-number - _ZERO[dtype])
 
 
 def _bounds(constants: Constants, node: Node) -> Iterator[np.ndarray]:

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from . import words
 from .evidence import COMMON, RTOL, Evidence, Finding
 
 LOG2E = math.log2(math.e)
@@ -66,8 +67,7 @@ def _epsilon(evidence: Evidence) -> Iterator[Finding]:
         yield evidence.finding("epsilon", f"{epsilon:g}", [epsilon])
     for value in dict.fromkeys(value for _, value in others):
         places = [place for place, own in others if own == value]
-        more = f" and {len(places) - 3} more places" * (len(places) > 3)
-        yield Finding("epsilon", f"{evidence.says('epsilon', f'{epsilon:g}')}; it is {value:g} in {', '.join(places[:3])}{more}")
+        yield Finding("epsilon", words.EPSILON.format(says=evidence.says("epsilon", f"{epsilon:g}"), value=value, places=words.few(places)))
 
 
 def _scales(evidence: Evidence) -> Iterator[Finding]:
@@ -190,10 +190,8 @@ def precision(evidence: Evidence) -> Iterator[Finding]:
     narrowest = min(weights, default=0)
     casts = [(place, "float32" if to == "float" else to) for place, to in evidence.constants.casts if _BITS.get(to, 64) < narrowest]
     for dtype in dict.fromkeys(dtype for _, dtype in casts):
-        places = [*dict.fromkeys(place for place, to in casts if to == dtype)]
-        more = f" and {len(places) - 3} more places" * (len(places) > 3)
-        held = f"float{narrowest}"
-        yield Finding("precision", f"the graph's weights are {held}, but it casts to {dtype} in {', '.join(places[:3])}{more}")
+        places = dict.fromkeys(place for place, to in casts if to == dtype)
+        yield Finding("precision", words.CAST.format(held=f"float{narrowest}", dtype=dtype, places=words.few(places)))
     if narrowest == 64:
         yield from _float32_numbers(evidence)
 
@@ -206,5 +204,4 @@ def _float32_numbers(evidence: Evidence) -> Iterator[Finding]:
     for name, number in known.items():
         rounded = float(np.float32(number))
         if rounded != number and evidence.floats(rounded) and not evidence.floats(number):
-            words = f"the graph's weights are float64, but {name} is {rounded!r}: {number!r} rounded to float32"
-            yield Finding("precision", words)
+            yield Finding("precision", words.ROUNDED.format(name=name, rounded=rounded, number=number))

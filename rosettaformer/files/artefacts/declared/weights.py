@@ -12,6 +12,7 @@ from reference_numpy import TransformerConfig
 from reference_numpy.parameters import ties
 
 from ..constants.reading import LIMIT, Constants
+from . import words
 from .evidence import Finding
 
 Arrays = Mapping[str, np.ndarray]
@@ -53,12 +54,12 @@ def _kernels(parameters: Arrays, graphs: Iterable[Products]) -> Iterator[str]:
         for place, matrix in products:
             name = kernels.get(_key(matrix))
             if name is None and matrix.shape[0] == matrix.shape[1] and (name := kernels.get(_key(matrix.T))):
-                yield f"{place} multiplies by the transposed {name}"
+                yield words.TRANSPOSED.format(place=place, name=name)
             if name and (layer := _LAYER.search(name)) and "cross_attention" not in name:  # those kernels read one memory, in any order
                 order.setdefault(_LAYER.sub(".layers.N.", name), []).append(int(layer[1]))
         for kind, layers in order.items():
             if layers != sorted(layers):
-                yield f"in the graph, {kind} appears in the order of the layers {', '.join(map(str, layers))}"
+                yield words.EXCHANGED.format(kind=kind, layers=", ".join(map(str, layers)))
 
 
 def _head(config: TransformerConfig, parameters: Arrays, products: Products) -> Iterator[str]:
@@ -71,7 +72,7 @@ def _head(config: TransformerConfig, parameters: Arrays, products: Products) -> 
             if matrix.shape == tied.shape:
                 factor = (matrix * tied).sum(axis=1, keepdims=True) / np.maximum((tied**2).sum(axis=1, keepdims=True), 1e-30)
                 if np.abs(matrix - factor * tied).max() > RTOL * np.abs(matrix).max():
-                    yield f"{place} has the shape of {name}, which is tied, but differs from {table}"
+                    yield words.UNTIED.format(place=place, name=name, table=table)
 
 
 def _other_numbers(parameters: Arrays, held: Arrays) -> Iterator[str]:
@@ -85,9 +86,9 @@ def _other_numbers(parameters: Arrays, held: Arrays) -> Iterator[str]:
     for name in absent:
         places = [place for place, value in unknown.items() if value.size == parameters[name].size]
         if _LAYER.sub(".layers.N.", name) in kinds and places:
-            zeros = [place for place in places if not unknown[place].any()]
-            instead = f"{zeros[0]} is zero" if zeros else f"{' or '.join(places[:3])} holds other numbers"
-            yield f"the graph lacks {name}, though it has those of other layers; {instead}"
+            zero = next((place for place in places if not unknown[place].any()), "")
+            instead = f"{zero} is zero" if zero else f"{' or '.join(places[:3])} holds other numbers"
+            yield words.LACKS.format(name=name, instead=instead)
 
 
 def _key(matrix: np.ndarray) -> tuple[tuple[int, ...], bytes]:

@@ -35,7 +35,7 @@ STATEFUL = {
 }  # fmt: skip
 # Operations of the saver, which runs when a SavedModel is written, but not when it is opened.
 SAVER = {"SaveV2", "RestoreV2", "MergeV2Checkpoints"}
-# Operations without state that read files, call Python or reach another process: recognised by the
+# Operations without state that read files, call Python or reach another process: recognized by the
 # names of their text arguments, or listed.
 NAMING = re.compile(r"file|path|url|address|token|source|region|debug_ops|module|target")
 REACHING = {"MatchingFiles", "Abort"}

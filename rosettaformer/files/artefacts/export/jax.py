@@ -1,4 +1,4 @@
-"""Writes StableHLO from the JAX port: one serialised `jax.export` per function, for any sizes."""
+"""Writes StableHLO from the JAX port: one serialized `jax.export` per function, for any sizes."""
 
 from importlib.metadata import version
 from pathlib import Path

@@ -101,7 +101,7 @@ def _sizes(details: Mapping[str, Any]) -> tuple[int | str, ...]:
 
 
 def _scale(details: Mapping[str, Any]) -> tuple[np.ndarray, np.ndarray] | None:
-    """Returns the scale and zero point of a quantised tensor, otherwise None."""
+    """Returns the scale and zero point of a quantized tensor, otherwise None."""
     said = details["quantization_parameters"]
     if not len(said["scales"]) or np.dtype(details["dtype"]).kind not in "iu":
         return None
@@ -112,14 +112,14 @@ def _scale(details: Mapping[str, Any]) -> tuple[np.ndarray, np.ndarray] | None:
 
 
 def _real(details: Mapping[str, Any], stored: np.ndarray) -> np.ndarray:
-    """Dequantises a tensor."""
+    """Dequantizes a tensor."""
     if not (scale := _scale(details)):
         return stored
     return np.asarray((stored.astype(np.float64) - scale[1]) * scale[0], np.float32)
 
 
 def _stored(details: Mapping[str, Any], real: np.ndarray) -> np.ndarray:
-    """Quantises an array."""
+    """Quantizes an array."""
     if not (scale := _scale(details)):
         return real
     limits = np.iinfo(details["dtype"])

@@ -19,7 +19,7 @@ _DTYPES = {"float": "float32", "double": "float64"}  # ONNX Runtime's name -> Nu
 
 
 def open_file(path: Path, allow_code: bool) -> Artefact:
-    """Opens an ONNX model with ONNX Runtime's default optimisations.
+    """Opens an ONNX model with ONNX Runtime's default optimizations.
 
     Raises ValueError, before the runtime sees it, if the file is damaged or needs more than plain
     ONNX, and if the runtime rejects it.

@@ -121,7 +121,7 @@ class _Container:
 
 
 def _prepare(graph: Mapping[str, Any]) -> None:
-    """Registers torch's quantisation operators, and stand-ins for unknown container classes.
+    """Registers torch's quantization operators, and stand-ins for unknown container classes.
 
     With the stand-ins, none of these classes must be imported.
     """

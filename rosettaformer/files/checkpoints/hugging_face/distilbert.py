@@ -41,7 +41,7 @@ FAMILY = Family(
         Entry("seq_classif_dropout", 0.2, ("classifier_dropout_rate",)),
     ),
     joints=(head_sizes("dim", "n_heads"),),
-    # sinusoidal_pos_embds only initialises the position table; qa_dropout belongs to another head
+    # sinusoidal_pos_embds only initializes the position table; qa_dropout belongs to another head
     harmless=HARMLESS | {"sinusoidal_pos_embds", "qa_dropout"},
     ignored={"tie_weights_": "the class reads `tie_word_embeddings`"},
     aliases={"hidden_size": "dim", "num_hidden_layers": "n_layers", "num_attention_heads": "n_heads"},

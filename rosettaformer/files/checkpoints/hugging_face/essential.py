@@ -1,4 +1,4 @@
-"""Normalises configs, so that two configs of the same model are equal."""
+"""Normalizes configs, so that two configs of the same model are equal."""
 
 from collections.abc import Sequence
 from typing import Any

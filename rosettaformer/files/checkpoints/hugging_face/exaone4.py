@@ -1,6 +1,6 @@
 """EXAONE 4 (LG AI Research 2025): Exaone4Model, Exaone4ForCausalLM and others.
 
-Norms follow the sub-layers, and each head's queries and keys are normalised. If some layers have an
+Norms follow the sub-layers, and each head's queries and keys are normalized. If some layers have an
 attention window, the layers without a window do not rotate.
 """
 

@@ -2,7 +2,7 @@
 
 Gemma 2 has norms before and after each sub-layer, soft caps on scores and logits, and a window in
 every other layer. In Gemma 3, one layer in six has no window and rotates differently, and each
-head's queries and keys are normalised.
+head's queries and keys are normalized.
 """
 
 from collections.abc import Mapping

@@ -76,7 +76,7 @@ QWEN2 = decoder.family(
     table=decoder.table(*decoder.NORMS, *decoder.attention(output=False), *decoder.feed_forward()),
 )  # fmt: skip
 
-# Yang et al. 2025: each head's queries and keys are normalised
+# Yang et al. 2025: each head's queries and keys are normalized
 QWEN3 = decoder.family(
     "Qwen 3", "qwen3", "Qwen3",
     fixed={"query_key_norm": "head"},
@@ -108,7 +108,7 @@ GEMMA = decoder.family(
     table=decoder.table(*decoder.NORMS, *decoder.attention(), *decoder.feed_forward()),
 )  # fmt: skip
 
-# OLMo Team 2024: norms follow the sub-layers; queries and keys are normalised over all heads
+# OLMo Team 2024: norms follow the sub-layers; queries and keys are normalized over all heads
 OLMO2 = decoder.family(
     "OLMo 2", "olmo2", "Olmo2",
     fixed={"norm_placement": "after", "query_key_norm": "width", "norm_cast_before_scale": False},
@@ -189,7 +189,7 @@ STABLELM = decoder.family(
     ),
     joints=(head_sizes("hidden_size", "num_attention_heads"), rotary.flat(10000.0, 4096, partial=0.25)),
     # hidden_dropout applies only to the feed-forward output; the 12B model has a parallel block and
-    # normalises queries and keys
+    # normalizes queries and keys
     only={**ONLY, "use_parallel_residual": False, "qk_layernorm": False, "hidden_dropout": 0.0},
     ignored={"norm_eps": "the class reads `layer_norm_eps`"},
     without=("ForQuestionAnswering",),

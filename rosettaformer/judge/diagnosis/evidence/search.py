@@ -99,15 +99,14 @@ class Search:
 
     def missing(self) -> list[Combination]:
         """The alterations with the port's NaN; empty if the reference has the same NaN."""
-        clean = [{name: one.reference for name, one in expectations.items()} for expectations in self.evidence.clean]
-        if not any(_holes(answer, reference) for answer, reference in zip(self.evidence.answers, clean, strict=True)):
+        answers, clean = self.evidence.answers, [{name: one.reference for name, one in own.items()} for own in self.evidence.clean]
+        same = [(answer, reference) for answer, reference in zip(answers, clean, strict=True) if answer.keys() == reference.keys()]
+        if all(_nan(answer) == _nan(reference) for answer, reference in same):
             return []
         found: list[Combination] = []
         for one in self._combined():
-            predicted = [self.hypotheses.answer((one,), index) for index in range(len(self.evidence.answers))]
-            if all(
-                other is not None and _nan(other) == _nan(answer) for other, answer in zip(predicted, self.evidence.answers, strict=True)
-            ):
+            predicted = [self.hypotheses.answer((one,), index) for index in range(len(answers))]
+            if all(other is not None and _nan(other) == _nan(answer) for other, answer in zip(predicted, answers, strict=True)):
                 found.append((one,))
         return found
 
@@ -241,10 +240,6 @@ class Search:
 def _nan(outputs: Outputs) -> dict[str, bytes]:
     """The positions of NaN in the outputs."""
     return {name: np.isnan(np.asarray(value, np.float64)).tobytes() for name, value in outputs.items()}
-
-
-def _holes(answer: Outputs, reference: Outputs) -> bool:
-    return answer.keys() == reference.keys() and _nan(answer) != _nan(reference)
 
 
 def ordered_pairs(candidates: Sequence[Alteration]) -> Iterator[Combination]:

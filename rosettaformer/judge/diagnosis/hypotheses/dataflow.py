@@ -94,7 +94,7 @@ class DataflowChange(Alteration):
         return result
 
     def _normed(self, values: Values, parent: str, own: Any) -> dict[str, Any]:
-        """The argument or output after a neighbouring norm, by its label."""
+        """The argument or output after a neighboring norm, by its label."""
         norm = self.value.removeprefix(NORMED)
         return {self.value: values.normed(parent, norm, own)} if norm != self.value and isinstance(own, np.ndarray) else {}
 

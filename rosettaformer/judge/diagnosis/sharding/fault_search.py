@@ -59,7 +59,7 @@ def explanations(replies: Sequence[Reply], check: Check = lambda: None) -> tuple
         found = [fault for fault in given if any(reply.determined(predicted(fault, reply.case)) for reply in failing)]
         for replies_too, only in ((right, []), (beside, alone)):
             if every := [fault for fault in found if give(fault, replies_too)]:
-                return _one_of_each(every), only
+                return list({fault.id: fault for fault in every[::-1]}.values())[::-1], only  # the first of each id
     return [], []
 
 
@@ -81,11 +81,6 @@ def _fits(fault: Fault, place: str) -> bool:
 def _forward(replies: Sequence[Reply]) -> list[Reply]:
     """The cheapest forward case, which rules out most faults of the forward pass."""
     return [reply for reply in replies if not _is_backward(reply.case)][:1]
-
-
-def _one_of_each(found: Sequence[Fault]) -> list[Fault]:
-    """The first fault of each id."""
-    return list({fault.id: fault for fault in found[::-1]}.values())[::-1]
 
 
 def _shows(fault: Fault, case: Case) -> bool:

@@ -136,5 +136,5 @@ FEATURES: dict[str, Function] = {
     "the two halves of its {} exchanged": lambda value: np.roll(value, value.shape[-1] // 2, -1),
     "the even ones of its {} before the odd ones": lambda value: np.concatenate([value[..., 0::2], value[..., 1::2]], -1),
     "the two halves of its {} interleaved": _interleaved,
-    "every two neighbours of its {} exchanged": _pairs,
+    "every two neighbors of its {} exchanged": _pairs,
 }

@@ -74,7 +74,7 @@ def _bounds(case: Case, own: dict[str, float], all_numbers: Sequence[dict[str, f
 
 
 def _limits(case: Case) -> dict[str, int]:
-    """The lengths in the config beyond which a model changes its behaviour."""
+    """The lengths in the config beyond which a model changes its behavior."""
     original = case.config.rotary_scaling.original_length
     found = {"the window": case.config.window, "the original length of the positions": original}
     return {name: length for name, length in found.items() if length}

@@ -191,7 +191,7 @@ function open() {
   mark();
 }
 
-// a switch for a head, in its colour
+// a switch for a head, in its color
 function switched(head) {
   const own = heads.find((node) => node.hash === link({ ...place, heads: [head] }));
   return element("label", { class: "chip hue", style: own.getAttribute("style") }, element("input", { type: "checkbox", value: head }), head);
