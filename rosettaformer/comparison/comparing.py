@@ -322,7 +322,7 @@ class _Comparison:
         owners = [{one["name"]: one for several in network.variables.values() for one in several} for network in (left, right)]
         rename = self._asked.numbered([*left.layers, *owners[0]])
         if self._weights == "own":
-            rename = self._by_value(rename, owners)
+            rename = self._explaining("equal values", self._by_value, rename, owners) or rename
         for which, own in enumerate(owners):
             for name, one in own.items():
                 one["required"] &= not rename.is_alone(which, name)
@@ -338,7 +338,8 @@ class _Comparison:
         held = [{name: values[name] for name, one in own.items() if one["required"]} for own, values in zip(owners, every, strict=True)]
         found = value_matching.by_value(*held)
         partners: dict[str, set[str]] = {}
-        for name, row in found.rows.items():
+        crossed = {name for name, row in found.rows.items() if name != row.name and name in owners[1] and row.name in owners[0]}
+        for name, row in [(name, row) for name, row in found.rows.items() if name not in crossed]:
             partners.setdefault(owners[0][name]["layer"], set()).add(owners[1][row.name]["layer"])
         self._known |= {one: (min(others), "value") for one, others in partners.items() if one and len(others) == 1 and min(others)}
         count = len(found.rows) + len(found.parts)

@@ -18,8 +18,8 @@ def sentences(report: Report, verdict: str) -> list[str]:
     Indented lines belong to the line above.
     """
     found = report["first"]
-    said = [_headline(report, verdict), *([_first(found)] if found else []), _layers(report), *_in_float64(report)]
-    return [*said, *_of_training(report), *(f"note: {note}" for note in report["notes"])]
+    said = [_headline(report, verdict), *([_first(found, report["variables"])] if found else []), _layers(report), *_in_float64(report)]
+    return [*said, *_related(report), *_of_training(report), *(f"note: {note}" for note in report["notes"])]
 
 
 def _headline(report: Report, verdict: str) -> str:
@@ -55,6 +55,19 @@ def _layers(report: Report) -> str:
     )
 
 
+def _related(report: Report) -> Iterator[str]:
+    """Relations that hold for several kernels."""
+    names: dict[str, list[str]] = {}
+    for row in report["variables"]:
+        if row.get("relation"):
+            names.setdefault(row["relation"]["text"], []).append(row["left"])
+    yield from (f"{text}, in {_some(several)}" for text, several in [*names.items()][:SHOWN] if len(several) > 1)
+
+
+def _some(names: Sequence[str]) -> str:
+    return ", ".join(names[:SHOWN]) + (f" and {len(names) - SHOWN} more" if len(names) > SHOWN else "")
+
+
 def _in_float64(report: Report) -> Iterator[str]:
     """Where outputs that agree in float32 diverge in float64."""
     rounding = [row for row in report["outputs"] if row["verdict"] == "rounding"]
@@ -75,8 +88,9 @@ def name(left: str, right: str) -> str:
     return left if left == right or not right else f"{left} (right: {right})"
 
 
-def _first(found: Mapping[str, Any]) -> str:
+def _first(found: Mapping[str, Any], variables: Sequence[Mapping[str, Any]]) -> str:
     """The first difference: its place, and its cause below."""
+    holders = {row[side].rpartition(".")[0] for row in variables for side in ("left", "right")}
     if found["what"] == "layer":
         which = f", call {found['call'] + 1}" if found["call"] else ""
         first = f"first difference: {name(found['left'], found['right'])}{which}, {units(found['units'])} times the noise on equal inputs"
@@ -84,12 +98,13 @@ def _first(found: Mapping[str, Any]) -> str:
         also = [f"also different: {', '.join(found['also'][:5])}"] if found["also"] else []
     else:
         first, also = f"first difference: {_place(found['after'], found['before'])}", []
+        how = found.get("how")
         lone = [
             f"only on the {which}: {', '.join(names[:5])}"
-            for which, names in zip(("left", "right"), found["unmatched"], strict=True)
-            if names
+            for which, several in zip(("left", "right"), found["unmatched"], strict=True)
+            if (names := [name for name in several if name in holders or not how])
         ]
-        causes = [found["how"]] if found.get("how") else [*lone, *found["settings"]]
+        causes = [how, *lone] if how else [*lone, *found["settings"]]
     where = [f"only {' and '.join(found['where'])} differ"] if found.get("where") else []
     around = [f"around it, {text}" for text in found.get("around", ())]
     more = [f"and {len(around) - AROUND} more settings around it"] if len(around) > AROUND else []
@@ -176,8 +191,7 @@ def fixed(left: Mapping[str, Any], right: Mapping[str, Any]) -> str:
 
 
 def by_order(pairs: Sequence[str]) -> str:
-    more = f" and {len(pairs) - SHOWN} more" if len(pairs) > SHOWN else ""
-    return f"matched only by execution order: {', '.join(pairs[:SHOWN])}{more}; --rename can correct it"
+    return f"matched only by execution order: {_some(pairs)}; --rename can correct it"
 
 
 def by_value(count: int, total: int) -> str:

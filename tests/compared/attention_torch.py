@@ -1,5 +1,6 @@
 """Self-attention of four linear layers, and of torch's own layer, which stores its projections itself."""
 
+import torch
 from torch import nn
 
 
@@ -42,3 +43,8 @@ class Fused(nn.Module):
     def forward(self, x):
         q, k, v = (part.unflatten(-1, (3, 4)).transpose(1, 2) for part in self.in_proj(self.norm(x)).chunk(3, -1))
         return self.out_proj(((q @ k.transpose(-1, -2) * 0.3).softmax(-1) @ v).transpose(1, 2).flatten(2))
+
+
+def seeded():
+    torch.manual_seed(0)
+    return Own()

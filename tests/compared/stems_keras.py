@@ -1,6 +1,7 @@
 """The models of stems_torch.py in Keras, channels last. first: `Dense` returns its channels first."""
 
 from keras import layers, ops
+from sinusoids import sinusoids
 
 
 class Block(layers.Layer):
@@ -27,10 +28,11 @@ class Series(layers.Layer):
         options = {"padding": "causal", "dilation_rate": 2 if planted == "dilation" else 1}
         self.conv1 = layers.Conv1D(width, 3, activation="gelu", name="conv1", **options)
         self.conv2 = layers.Conv1D(width, 3, 2, activation="gelu", name="conv2")
-        self.block, self.turned = Block(width, planted, name="block"), turned
+        self.block, self.turned, self.interleaved = Block(width, planted, name="block"), turned, planted == "positions"
 
     def call(self, x):
-        x = self.block(self.conv2(ops.pad(self.conv1(x), ((0, 0), (1, 1), (0, 0)))))
+        x = self.conv2(ops.pad(self.conv1(x), ((0, 0), (1, 1), (0, 0))))
+        x = self.block(x + ops.cast(sinusoids(*x.shape[1:], self.interleaved), x.dtype))
         return ops.transpose(x, (0, 2, 1)) if self.turned else x
 
 

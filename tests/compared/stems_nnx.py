@@ -3,6 +3,7 @@
 import jax
 import jax.numpy as jnp
 from flax import nnx
+from sinusoids import sinusoids
 
 
 class Block(nnx.Module):
@@ -27,10 +28,11 @@ class Series(nnx.Module):
         dilation = 2 if planted == "dilation" else 1
         self.conv1 = nnx.Conv(5, width, (3,), padding="CAUSAL", kernel_dilation=dilation, rngs=rngs)
         self.conv2 = nnx.Conv(width, width, (3,), 2, padding=((1, 1),), rngs=rngs)
-        self.block, self.turned = Block(width, planted, rngs), turned
+        self.block, self.turned, self.interleaved = Block(width, planted, rngs), turned, planted == "positions"
 
     def __call__(self, x):
-        x = self.block(jax.nn.gelu(self.conv2(jax.nn.gelu(self.conv1(x), approximate=False)), approximate=False))
+        x = jax.nn.gelu(self.conv2(jax.nn.gelu(self.conv1(x), approximate=False)), approximate=False)
+        x = self.block(x + jnp.asarray(sinusoids(*x.shape[1:], self.interleaved), x.dtype))
         return x.swapaxes(1, 2) if self.turned else x
 
 

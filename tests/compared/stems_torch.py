@@ -1,10 +1,11 @@
 """Convolutions before a transformer layer over series, and a U-Net that returns an image, in PyTorch.
 
 planted: a difference: `epsilon` of the last norm, `scale` of the scores, `gelu` of the feed-forward network,
-order of `skip`ped channels, `dilation` of the first layer. turned: swaps the output's last two axes.
+order of `skip`ped channels, `dilation` of the first layer, interleaved `positions`. turned: swaps the output's last two axes.
 """
 
 import torch
+from sinusoids import sinusoids
 from torch import nn
 from torch.nn import functional as F
 
@@ -36,7 +37,7 @@ class Series(nn.Module):
     def forward(self, x):
         x = x.mT if self.last else x
         x = F.gelu(self.conv2(F.gelu(self.conv1(F.pad(x, (2, 0)))))).transpose(1, 2)
-        x = self.block(x)
+        x = self.block(x + torch.from_numpy(sinusoids(*x.shape[1:], False)).to(x.dtype))
         return x.transpose(1, 2) if self.turned else x
 
 

@@ -11,7 +11,7 @@ from sides_in_process import sides_in_process
 
 from rosettaformer.comparison import comparing
 from rosettaformer.comparison.engine import sides
-from rosettaformer.comparison.findings import layouts
+from rosettaformer.comparison.findings import layouts, recorded_calls
 
 __all__ = ["sides_in_process"]  # a fixture
 pytestmark = pytest.mark.usefixtures("sides_in_process")
@@ -23,7 +23,7 @@ INPUTS = {"Series": (SERIES, SQUARE_SERIES), "Dense": (IMAGE, SQUARE_IMAGE)}
 # a planted difference -> the layer, or the layers around the place, where it is found
 PLACES = {
     "epsilon": ("block.norm2",), "scale": ("block.value", "block.output"), "gelu": ("block.up", "block.down"),
-    "dilation": ("", "conv1"),
+    "dilation": ("", "conv1"), "positions": ("conv2", "block.norm1"),
 }  # fmt: skip
 
 
@@ -58,6 +58,7 @@ def test_a_difference_behind_a_convolution_is_found_in_its_layer(framework: str,
     report = compared(framework, model, INPUTS[model][number], right={"planted": planted})
     assert (report["verdict"], told(report)[0]) == ("differs", PLACES[planted])
     assert planted != "dilation" or "dilation [1] on the left, [2] on the right" in told(report)[1]
+    assert planted != "positions" or report["first"]["relation"] == "table"
 
 
 @pytest.mark.conformance
@@ -110,6 +111,7 @@ def test_an_order_of_axes_is_found_by_numbers() -> None:
     assert layouts.transposition(array, array.transpose(3, 0, 1, 2)) == (1, 2, 3, 0)
     assert layouts.transposition(array, array[:1]) is layouts.transposition(array, -array) is None
     assert layouts.transposition(array, -array.transpose(0, 3, 1, 2)) == (0, 2, 3, 1)  # the shape determines it
+    assert recorded_calls._alike([[array], [-array, array]], layouts.fit) == [(0, 1)]  # outputs of one shape
     infinite = np.where(array > 2, np.inf, array)
     assert layouts.agree(infinite, infinite) and not layouts.agree(infinite, -infinite)
 

@@ -12,7 +12,7 @@ from sides_in_process import sides_in_process
 
 from rosettaformer.comparison import comparing
 from rosettaformer.comparison.explaining import Explaining
-from rosettaformer.comparison.findings import explanations, known_parts, settings, training_rows
+from rosettaformer.comparison.findings import explanations, known_parts, layer_functions, relations, settings, training_rows
 from rosettaformer.comparison.findings.layer_rows import Rows
 from rosettaformer.comparison.matching import fusing, variable_matching
 from rosettaformer.comparison.models import behaviour
@@ -21,13 +21,17 @@ __all__ = ["sides_in_process"]  # a fixture
 
 ATTENTION, FOREIGN = ("attention_torch.py:Own", "attention_torch.py:Scaled"), ("foreign_torch.py:Small", "foreign_torch.py:row")
 FUSED, CLOSURES = ("attention_torch.py:Own", "attention_torch.py:Fused"), ("foreign_torch.py:Closure", "foreign_torch.py:other_closure")
+KERNELS = ("kernels_torch.py:Net", "kernels_torch.py:Transposed")
 INPUTS = {FOREIGN: "ids: b=3 t=7 int64 <19", CLOSURES: "x: b=4 d=5 float32"}
 # the explanation -> its module, its name, and models that use it
 EXPLAINERS: dict[str, tuple[Any, str, tuple[str, str]]] = {
     "known part": (known_parts, "said", ATTENTION),
     "first divergence": (explanations.Explanations, "_first", ATTENTION),
-    "places": (explanations, "places", ATTENTION),
-    "relation": (explanations, "relation", CLOSURES),
+    "places": (relations, "places", ATTENTION),
+    "relation": (relations, "relation", CLOSURES),
+    "matrix": (layer_functions, "_matrix", KERNELS),
+    "identity": (layer_functions, "unchanged", KERNELS),
+    "equal values": (comparing.value_matching, "by_value", ATTENTION),
     "settings": (settings, "differing", ATTENTION),
     "around": (explanations.Explanations, "_around", ATTENTION),
     "without a partner": (explanations.Explanations, "_unmatched", ATTENTION),
@@ -48,7 +52,7 @@ def test_an_explanation_that_fails_is_left_out_and_the_verdict_stays(name: str) 
     pytest.importorskip("torch")
     where, function, models = EXPLAINERS[name]
     pair, inputs = [str(MODELS / model) for model in models], [INPUTS.get(models, "x: b=2 t=7 d=12 float32")]
-    weights = "own" if name in ("other numbers", "fused weights", "behaviour") else "random"
+    weights = "own" if name in ("other numbers", "equal values", "fused weights", "behaviour") else "random"
     with mock.patch.object(where, function, side_effect=RuntimeError("planted")) as planted:
         report = comparing.compare(*pair, weights=weights, inputs=inputs, gradients=name == "padding", step=False)
     assert planted.called and "planted" in "".join(report["left_out"]) and report["sentences"]
@@ -76,8 +80,9 @@ def test_attention_is_read_whichever_axes_have_one_size(b: int, t: int, h: int, 
     turned = [array.swapaxes(1, 2) if axes != "bthk" else array for array in (q, key, value)]
     turned[2] = value.reshape(b, t, -1) if axes == "bhtk for q and k" else turned[2]
     given = dict(zip(("query", "key", "value"), turned, strict=True))
-    said = known_parts.said(given, {name: [name] for name in given}, [array.reshape(b, t, -1) for array in both], [])
-    assert "without a scale" in said and "sqrt(k)" in said, said
+    for outputs in ([array.reshape(b, t, -1) for array in both], [array.swapaxes(1, 2) for array in both]):
+        said = known_parts.said(given, {name: [name] for name in given}, outputs, [])
+        assert "without a scale" in said and "sqrt(k)" in said, said
 
 
 def test_shapes_that_are_no_attention_are_no_error() -> None:

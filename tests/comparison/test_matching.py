@@ -15,7 +15,7 @@ from reference_numpy.rotary_scaling import RotaryScaling
 from rosettaformer.common.modules import arguments
 from rosettaformer.comparison.explaining import Explaining
 from rosettaformer.comparison.findings import known_parts
-from rosettaformer.comparison.findings.explanations import places, relation
+from rosettaformer.comparison.findings.relations import places
 from rosettaformer.comparison.matching import fusing, layer_matching, rename_table, value_matching, weight_layout
 from rosettaformer.comparison.models import behaviour
 from rosettaformer.comparison.models.base import Layer, LayerCall, Variable
@@ -217,13 +217,6 @@ def test_it_is_said_where_two_arrays_differ() -> None:
     assert places(X.reshape(2, 7, 4, 3), other) == ["rows 1 of 2", "positions 1 to 2, 5 of 7"]
     assert places(X, X + 1) == places(X, X) == places(X, X[:1]) == []
     assert not places(X, X + (np.arange(12) % 2).astype(np.float32))  # six consecutive places prove nothing
-
-
-def test_it_is_said_how_two_arrays_differ() -> None:
-    assert relation(X, 2 * X) == "the left is 0.5 times the right"
-    assert "bias" in relation(X + OFFSET, X.reshape(2, 7, 4, 3))
-    assert "order" in relation(X, X[..., ::-1])
-    assert relation(X, X + np.sin(7 * X)) == relation(X, X[..., :3]) == ""
 
 
 def _given(heads: int, groups: int) -> dict[str, np.ndarray]:

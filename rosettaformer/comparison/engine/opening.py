@@ -20,7 +20,8 @@ from ..models.own import of_checkpoint, of_component
 from .sides import Side
 
 FREE: Mapping[str, Any] = {}
-TOKENS = {"input_ids": "t=7", "decoder_input_ids": "s=5"}  # random inputs and their lengths
+TOKENS = {"input_ids": "t=7", "decoder_input_ids": "s=5"}  # random tokens and their lengths
+SAMPLES = 1600  # length of random audio
 
 
 def opened(side: Side, port: ports.Port | None = None, fixed: Mapping[str, Any] = FREE, canonical: bool = False) -> Model:
@@ -114,11 +115,10 @@ def transformers_model(side: Side) -> Any:
 
 def _loaded(side: Side) -> Model:
     """Returns the model loaded by a library. Raises ValueError if that fails, MissingBackend."""
-    make, vocabulary = (_transformers if side.name == "transformers" else _keras_hub)(side)
+    make, inputs = (_transformers if side.name == "transformers" else _keras_hub)(side)
     model = wrapped(_made(side, make), make, side.text)
     takes = {name for name, _ in model.about()["arguments"]}
-    if vocabulary and "input_ids" in takes:
-        model.defaults = tuple(f"{name}: b=2 {axes} int64 <{vocabulary}" for name, axes in TOKENS.items() if name in takes)
+    model.defaults = tuple(f"{name}: b=2 {axes}" for name, axes in inputs.items() if name in takes)
     return model
 
 
@@ -141,8 +141,8 @@ def _library(name: str) -> Any:
     return importlib.import_module(name)
 
 
-def _transformers(side: Side) -> tuple[Any, int]:
-    """Returns a function that builds the model or its backbone, and the vocabulary size."""
+def _transformers(side: Side) -> tuple[Any, Mapping[str, str]]:
+    """Returns a function that builds the model or its backbone, and random inputs by name."""
     transformers = _library("transformers")
     try:
         config = transformers.AutoConfig.from_pretrained(side.path)
@@ -151,13 +151,31 @@ def _transformers(side: Side) -> tuple[Any, int]:
     named = getattr(transformers, (config.architectures or ["AutoModel"])[0], transformers.AutoModel)
     kind = transformers.AutoModel if side.component == "backbone" else named
     options = {"attn_implementation": "eager", "dtype": "float32", **side.settings}
-    return lambda: kind.from_pretrained(side.path, **options), getattr(config, "vocab_size", 0)
+    return lambda: kind.from_pretrained(side.path, **options), _random_inputs(config)
 
 
-def _keras_hub(side: Side) -> tuple[Any, int]:
+def _random_inputs(config: Any) -> dict[str, str]:
+    """Returns the axes and dtypes of the inputs whose sizes a config of transformers has."""
+    parts = [config, *(getattr(config, name, None) for name in ("encoder", "decoder"))]
+
+    def sizes(name: str) -> list[Any]:
+        return [value for part in parts if (value := getattr(part, name, None))]
+
+    found = {name: f"{length} int64 <{min(sizes('vocab_size'))}" for name, length in TOKENS.items() if sizes("vocab_size")}
+    for size in sizes("image_size"):
+        height, width = size if isinstance(size, (list, tuple)) else (size, size)
+        return found | {"pixel_values": f"y={height} x={width} c={[*sizes('num_channels'), 3][0]} float32"}
+    if sizes("conv_stride"):
+        return found | {"input_values": f"t={SAMPLES} float32"}
+    if sizes("num_mel_bins") and sizes("max_source_positions"):
+        return found | {"input_features": f"m={sizes('num_mel_bins')[0]} t={2 * sizes('max_source_positions')[0]} float32"}
+    return found
+
+
+def _keras_hub(side: Side) -> tuple[Any, Mapping[str, str]]:
     if not installed("sentencepiece"):  # keras_hub imports it for tokenizers, which backbones do not need
         stub: Any = ModuleType("sentencepiece")
         stub.SentencePieceProcessor = None
         sys.modules["sentencepiece"] = stub
     models = _library("keras_hub").models
-    return lambda: models.Backbone.from_preset(side.path, **side.settings), 0
+    return lambda: models.Backbone.from_preset(side.path, **side.settings), FREE

@@ -9,18 +9,16 @@ from typing import Any
 
 import numpy as np
 
-from ...common.modules.nests import splits
 from ..explaining import Explaining
-from . import known_parts, layouts, settings
+from . import known_parts, layer_functions, relations, settings
 from .layer_rows import LayerRow, Rows
 from .recorded_calls import WHOLE
+from .relations import Relation
 
-PROJECTS = ("dense", "rms_norm", "layer_norm")  # layers that feed attention and feed-forward networks
+PROJECTS = ("dense", "convolution", "rms_norm", "layer_norm", "batch_norm")  # layers that feed attention and feed-forward networks
+SAME_WEIGHTS = "the weights are equal, but the layers compute something else with them"
+RESIDUALS = 8  # layers before a place whose inputs may be its residual
 BASE = re.compile("base|theta|wavelength")  # names of the base of rotary positions
-AXES = ("rows", "positions", "features")
-CLOSE = 1e-4  # relative to the largest number: far above rounding, far below a difference
-RUNS = 3  # maximum number of separate ranges; more are gaps where the difference happens to be small
-LITTLE = 0.01  # fraction of a difference that a relation may leave unexplained
 
 
 class Explanations:
@@ -41,7 +39,7 @@ class Explanations:
             if any(one.verdict == "rounding" for one, _ in self._rows.outputs):
                 found["float64"] = self._explaining("float64 divergence", self._parting)
         if one := found["first"]:
-            one |= {"where": [], "how": "", "around": self._explaining("enclosing settings", self._around, one) or []}
+            one |= {"where": [], "how": "", "relation": "", "around": self._explaining("enclosing settings", self._around, one) or []}
             one |= self._explaining("place and form of the difference", self._described, one) or {}
         return found
 
@@ -71,8 +69,9 @@ class Explanations:
         boundary between the layers differs.
         """
         alike = [other for other in leaves if other.inputs.verdict in ("equal", "rounding")]
-        pairs = [pair for other in alike for pair in zip(row.gives, other.given, strict=True)]
-        return row.free.verdict == "differs" and any(one and one == given for one, given in pairs)
+        pairs = [(*each, own) for other in alike for *each, own in zip(row.gives, other.given, row.given, strict=True)]
+        # the output of a side that returns its input is not the output that was made good
+        return row.free.verdict == "differs" and any(one and one == given != own for one, given, own in pairs)
 
     def _parting(self) -> dict[str, Any] | None:
         """Returns the first layer that differs in float64 and their number, or a place."""
@@ -98,12 +97,48 @@ class Explanations:
         common = [self._calls.common(call, what)[:1] for call in calls]
         arrays = self._calls.activated(keys[0][0], keys[1][0], "float32", common)
         pair = arrays[0][0], arrays[1][0]
-        how, explaining = "", self._explaining
-        if what == "inputs":
-            how = explaining("known parts", self._by_the_reference, found["before"], pair) or ""
-        if not how and not found["settings"]:
-            how = explaining("relation of both", relation, *pair) or ""
-        return {"where": explaining("differing positions", places, *pair) or [], "how": how}
+        explaining = self._explaining
+        how = relations.NONE
+        if found["what"] == "between":
+            known = explaining("known parts", self._by_the_reference, found, pair) or ""
+            how = relations.NONE if known_parts.UNKNOWN in known else Relation("functions", known)
+            how = how or explaining("relation of both", relations.relation, *pair) or how
+            how = how or explaining("relation without a residual", self._without_residual, found, pair) or how
+            how = how or Relation("functions", known)  # of one side
+        else:
+            how = explaining("identity", layer_functions.unchanged, self._calls, keys, pair) or how
+        if found["what"] == "layer" and not how and not found["settings"]:
+            weights = any(row["layer"] == found["left"] and row["left"] and row["right"] for row in self._rows.table)
+            how = explaining("the layer's function", layer_functions.said, self._calls, keys, pair, weights) or how
+            how = how or explaining("relation of both", relations.relation, *pair) or Relation("equal weights", SAME_WEIGHTS * weights)
+        stored = next((row["relation"]["id"] for row in self._rows.table if row["layer"] == keys[0][0] and row.get("relation")), "")
+        return {
+            "where": explaining("differing positions", relations.places, *pair) or [],
+            "how": how.text,
+            "relation": how.id if how else stored,
+        }
+
+    def _without_residual(self, found: Mapping[str, Any], pair: Sequence[np.ndarray]) -> Relation:
+        """Relates both arrays minus an equal array that runs past the place."""
+        before = self._before(found)
+        for row in reversed(before[-RESIDUALS:]):
+            base = self._calls.input_of(0, row.left)
+            if base is None or row.inputs.verdict == "differs" or base.size != pair[0].size or base.dtype.kind != "f":
+                continue
+            left, right = (array - base.reshape(array.shape) for array in pair)
+            if said := relations.relation(left, right):
+                calls = [call for row in before for call in self._calls.pair((row.left, 0), (row.right, 0))]
+                logits = [array for call in calls for array in call["outputs"][:1]]
+                experts = known_parts.routed(logits, left, right)
+                text = f"apart from the input of {row.left}, {experts or said.text}"
+                return Relation("experts" if experts else said.id, text)
+        return relations.NONE
+
+    def _before(self, found: Mapping[str, Any]) -> list[LayerRow]:
+        """Returns the rows of the layers before a place."""
+        leaves = [row for row in self._rows.layers if row.leaf and not row.call]
+        ends = [number for number, row in enumerate(leaves) if row.left == found["before"][0]]
+        return leaves[: ends[0]] if ends else leaves
 
     def _around(self, found: Mapping[str, Any]) -> list[str]:
         """Returns the differing settings of the modules around a place, innermost first."""
@@ -115,8 +150,9 @@ class Explanations:
                 said.setdefault(text, f"{left}: {text}" if left else text)
         return [*said.values()]
 
-    def _by_the_reference(self, before: Sequence[str], pair: Sequence[np.ndarray]) -> str:
+    def _by_the_reference(self, found: Mapping[str, Any], pair: Sequence[np.ndarray]) -> str:
         """Describes the inputs of a layer as known functions of the outputs before it."""
+        before = found["before"]
         layers, networks = self._calls.layers, self._calls.networks
         given: dict[str, np.ndarray] = {}
         known = {other: path for path, (other, _) in layers.items()}
@@ -127,19 +163,25 @@ class Explanations:
                 given[known[path]] = calls[1][path, 0]["outputs"][0]
         for path, index in ordered[0][: ordered[0].index((before[0], 0))]:
             if index == 0 and path in layers and networks[0].kind(path) in PROJECTS:
-                given |= {path: calls[0][path, 0]["outputs"][0]}
+                given |= {path: self._calls.common(calls[0][path, 0], "outputs")[0]}
         words = {path: networks[0].words[path] + networks[1].words[layers[path][0]] for path in given}
         scalars = [value for network in networks for layer in network.layers.values() for value in layer["scalars"].items()]
         bases = [float(value) for name, value in scalars if isinstance(value, (int, float)) and BASE.search(name)]
-        return known_parts.said(given, words, pair, bases)
+        around: dict[str, np.ndarray] = {}
+        for row in self._before(found)[-RESIDUALS:]:
+            call = self._calls.pair((row.left, 0), (row.right, 0))[0]
+            named = (f"the input of {row.left}", call["inputs"]), (row.left, call["outputs"])
+            around |= {name: arrays[0] for name, arrays in named if arrays and arrays[0].dtype.kind == "f"}
+        return known_parts.said(given, words, pair, bases, around)
 
     def _unmatched(self) -> list[list[str]]:
-        """Returns the called layers without a partner, on the left and on the right."""
-        layers = self._calls.layers
-        taken = {other for other, _ in layers.values()}
+        """Returns the called layers without a called partner, on the left and on the right."""
+        left, right = self._calls.networks
+        pairs = [(one.partition("[")[0], other.partition("[")[0]) for one, (other, _) in self._calls.layers.items()]  # without parts
+        pairs = [(one, other) for one, other in pairs if one in left.order and other in right.order]
         return [
             [path for path in network.leaves() if path not in known]
-            for network, known in zip(self._calls.networks, (layers, taken), strict=True)
+            for network, known in zip((left, right), zip(*pairs, strict=True), strict=True)
         ]
 
     def _between(self, before: LayerRow | None, after: LayerRow | None) -> dict[str, Any]:
@@ -157,50 +199,3 @@ class Explanations:
                 if text.startswith("activation") or (padded and row is after)]  # fmt: skip
         return {"what": "between", "after": places[0], "before": places[1], "unmatched": lone,
                 "settings": said, "units": after.inputs.units if after else None}  # fmt: skip
-
-
-def places(left: np.ndarray, right: np.ndarray) -> list[str]:
-    """Returns the differing ranges along each axis of `b t d`, such as "positions 1 to 6 of 7",
-    unless all differ.
-    """
-    left, right = _shaped(left, right)
-    if left.shape != right.shape or left.ndim != len(AXES) or left.dtype.kind != "f":
-        return []
-    wrong = ~(np.abs(left - right) <= CLOSE * np.abs(left).max(initial=0.0))
-    found = []
-    for axis, name in enumerate(AXES):
-        hit = np.flatnonzero(wrong.any(axis=tuple(other for other in range(len(AXES)) if other != axis)))
-        runs = np.split(hit, np.flatnonzero(np.diff(hit) > 1) + 1)
-        if 0 < len(hit) < left.shape[axis] and len(runs) <= RUNS:
-            ranges = [f"{run[0]}" if len(run) == 1 else f"{run[0]} to {run[-1]}" for run in runs]
-            found.append(f"{name} {', '.join(ranges)} of {left.shape[axis]}")
-    return found
-
-
-def relation(left: np.ndarray, right: np.ndarray) -> str:
-    """Returns the left as a transpose, multiple, offset or permutation of the right."""
-    order = layouts.transposition(left, right)
-    if order and layouts.agree(left, right.transpose(order)):
-        return f"the left is the right with its axes transposed to {' '.join(map(str, order))}"
-    left, right = _shaped(left, right)
-    if left.shape != right.shape or left.ndim < 2 or left.dtype.kind != "f" or not right.any():
-        return ""
-    one, other = (array.reshape(-1, array.shape[-1]).astype(np.float64) for array in (left, right))
-    much = LITTLE * float(np.abs(one - other).max())  # the largest error that counts as explained
-    factor = float((one * other).sum() / (other * other).sum())
-    if float(np.abs(one - factor * other).max()) <= much:
-        return f"the left is {factor:.6g} times the right"
-    if len(one) > 1 and float(np.abs((one - other) - (one - other)[0]).max()) <= much:
-        return "the left is the right plus the same vector at every position, like a bias"
-    sorted_one, sorted_other = (rows[:, np.argsort(rows[0], kind="stable")] for rows in (one, other))
-    if len(one) > 1 and float(np.abs(sorted_one - sorted_other).max()) <= much:
-        return "the left has the features of the right in a different order"
-    return ""
-
-
-def _shaped(left: np.ndarray, right: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Returns both in the shape of the one with fewer axes, if it only joins axes of the other."""
-    if left.shape != right.shape and splits(left.shape, right.shape):
-        shape = min(left.shape, right.shape, key=len)
-        return left.reshape(shape), right.reshape(shape)
-    return left, right

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from reference_numpy import attention, feed_forward, rotary
+from reference_numpy import attention, feed_forward, rotary, softmax
 from reference_numpy.config import ACTIVATIONS
 from reference_numpy.rotary_scaling import RotaryScaling
 from reference_numpy.scores import Scores
@@ -20,32 +20,71 @@ PROJECTIONS = ("query", "key", "value")
 BASES = (1e4, 1e6, 5e5, 1e5, 1e3)  # bases of rotary positions; those of published models come first
 CLOSE = 1e-5  # relative to the largest number: above rounding in float32, below any other reading
 LARGEST = 1 << 17  # maximum size of a map of attention weights
+EXPERTS = 512  # maximum number of experts
+EXACT = 1e-3  # relative error of a factor that is measured in float32
+UNKNOWN = "nothing that is recognized"
 Reading = dict[str, str]
+NOTHING: Mapping[str, np.ndarray] = {}
 
 
-def said(given: Mapping[str, np.ndarray], words: Mapping[str, Sequence[str]], sides: Sequence[np.ndarray], bases: Iterable[float]) -> str:
+def said(
+    given: Mapping[str, np.ndarray], words: Mapping[str, Sequence[str]], sides: Sequence[np.ndarray], bases: Iterable[float],
+    around: Mapping[str, np.ndarray] = NOTHING,
+) -> str:  # fmt: skip
     """Returns a sentence on how each side computed its array; empty if neither is recognized.
 
     given: outputs of the layers before, in execution order. words: words in the names of these
     layers. sides: the arrays of the left and the right. bases: rotary bases that the configs name.
+    around: inputs and outputs of the layers before, which may run past the place.
     """
-    if any(array.dtype.kind != "f" for array in sides):
-        return ""
     with np.errstate(all="ignore"):
-        for readings in (_attention(given, words, sides, bases), _feed_forward(given)):
-            found = _found(readings, sides)
-            if any(found):
-                return _sentence(found)
+        found = _found(_attention(given, words, sides, bases), sides)
+    return _sentence(found) if any(found) else elementwise(dict([*given.items()][-2:]), sides, around)
+
+
+def elementwise(given: Mapping[str, np.ndarray], sides: Sequence[np.ndarray], around: Mapping[str, np.ndarray] = NOTHING) -> str:
+    """Returns a sentence on the elementwise function by which each side computed its array from
+    one or two given ones, or the sum of two around them; empty if neither is recognized.
+    """
+    with np.errstate(all="ignore"):
+        found = _found(itertools.chain(_feed_forward(given), _sums(around)), sides)
+    return _sentence(found) if any(found) else ""
+
+
+def routed(outputs: Iterable[np.ndarray], left: np.ndarray, right: np.ndarray) -> str:
+    """Returns which side weights experts by the softmax over those that are chosen, if the other
+    side does so by the softmax over all; empty if the sums of these weights do not tell.
+
+    outputs: those of the layers before, among them the router's logits.
+    """
+    one, other = (array.reshape(-1, array.shape[-1]).astype(np.float64) for array in (left, right))
+    factors = (one * other).sum(1) / (other * other).sum(1)
+    for logits in outputs:
+        rows = logits.reshape(-1, logits.shape[-1]).astype(np.float64) if logits.ndim > 1 else logits
+        if rows.ndim != 2 or len(rows) != len(factors) or not 2 < rows.shape[1] <= EXPERTS:
+            continue
+        sums = np.cumsum(-np.sort(-softmax.softmax(rows)), axis=1)
+        for count, total in enumerate(sums.T[:-1], start=1):
+            for which, other_side, factor in (("left", "right", total), ("right", "left", 1 / total)):
+                if np.allclose(factors, factor, rtol=EXACT):
+                    return (f"the {which} weights {count} experts by the softmax over all {rows.shape[1]}, "
+                            f"the {other_side} by the softmax over these {count}")  # fmt: skip
     return ""
 
 
 def _found(readings: Iterable[tuple[Reading, np.ndarray]], sides: Sequence[np.ndarray]) -> list[Reading | None]:
     """Returns the closest reading of each side; None unless it reproduces the numbers."""
     found: list[Reading | None] = [None, None]
+    if any(side.dtype.kind != "f" for side in sides):
+        return found
     least = [CLOSE * float(np.abs(side).max(initial=0.0)) for side in sides]
     for reading, array in readings:
         for which, side in enumerate(sides):
-            if array.size == side.size and (error := float(np.abs(array.reshape(side.shape) - side).max())) < least[which]:
+            # a side's heads may precede its positions
+            orders = [array] if array.ndim < 4 or side.ndim < 4 else [array, array.swapaxes(1, 2)]
+            fitting = [one.reshape(side.shape) for one in orders if one.size == side.size]
+            error = min((float(np.abs(one - side).max()) for one in fitting), default=least[which])
+            if error < least[which]:
                 found[which], least[which] = reading, error / 2  # on a tie, the first reading wins
     return found
 
@@ -58,7 +97,7 @@ def _sentence(found: Sequence[Reading | None]) -> str:
         return f"the left has {both[0]}, the right {both[1]}" if names else ""
     which, other, one = ("right", "left", right) if right else ("left", "right", left)
     assert one is not None
-    return f"the {which} has {', '.join(one.values())}, the {other} nothing that is recognized"
+    return f"the {which} has {', '.join(one.values())}, the {other} {UNKNOWN}"
 
 
 def _attention(
@@ -136,13 +175,26 @@ def _scales(size: int, heads: int) -> list[tuple[float, str]]:
 
 
 def _feed_forward(given: Mapping[str, np.ndarray]) -> Iterator[tuple[Reading, np.ndarray]]:
-    """Yields activations of the last two outputs, alone and times the other output."""
-    paths = [*given][-2:]
-    names = {path: path.rpartition(".")[2] for path in paths}
-    names = names if len({*names.values()}) == len(paths) else {path: path for path in paths}
-    for name, path in itertools.product(ACTIVATIONS, reversed(paths)):
-        active = feed_forward.activation(given[path].astype(np.float64), name)
-        yield {"what": f"{name}({names[path]})"}, active
-        for other in paths:
-            if other != path and given[other].shape == given[path].shape:
-                yield {"what": f"{name}({names[path]}) * {names[other]}"}, active * given[other]
+    """Yields elementwise functions of the given arrays, alone and times the other array."""
+    names = {path: path.rpartition(".")[2] for path in given}
+    names = names if len({*names.values()}) == len(given) else {path: path for path in given}
+    for path in [*given][::-1]:
+        x = given[path].astype(np.float64)
+        active = {f"{name}({names[path]})": feed_forward.activation(x, name) for name in ACTIVATIONS}
+        active |= {f"relu({names[path]})^2": np.maximum(x, 0) ** 2, f"tanh({names[path]})": np.tanh(x)}
+        active |= {f"sigmoid({names[path]})": 0.5 + 0.5 * np.tanh(0.5 * x), f"{names[path]} unchanged": x}
+        for what, array in active.items():
+            yield {"what": what}, array
+            for other in given:
+                if other != path and given[other].shape == x.shape:
+                    yield {"what": f"{what} * {names[other]}"}, array * given[other]
+
+
+def _sums(around: Mapping[str, np.ndarray]) -> Iterator[tuple[Reading, np.ndarray]]:
+    """Yields the arrays, unchanged, and the sums of two."""
+    latest = [*around.items()][::-1]
+    for path, array in latest:
+        yield {"what": f"{path} unchanged"}, array
+    for (path, array), (other, addend) in itertools.combinations(latest, 2):
+        if array.shape == addend.shape:
+            yield {"what": f"{path} + {other}"}, array + addend

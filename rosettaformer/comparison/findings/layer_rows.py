@@ -70,7 +70,7 @@ class Rows:
     """
 
     def __init__(self, calls: Calls, table: Sequence[Pair], explaining: Explaining) -> None:
-        self.calls, self._table, self._explaining = calls, table, explaining
+        self.calls, self.table, self._explaining = calls, table, explaining
         self._failed: Failed | None = None
         self.outputs = calls.judged_outputs()
         self.agree = all(one.verdict != "differs" for one, _ in self.outputs)
@@ -106,7 +106,7 @@ class Rows:
         keys = key, (other, index)
         shape = next((list(array.shape) for array in calls.common(calls.pair(*keys)[0], "outputs")), [])
         kind = calls.networks[0].kind(path) or calls.networks[0].layers.get(path, {}).get("type", "")
-        differ = self._explaining(f"settings of {path}", settings.differing, calls, self._table, path, other) or []
+        differ = self._explaining(f"settings of {path}", settings.differing, calls, self.table, path, other) or []
         free, inputs = (worst(calls.differences(*keys, what)) for what in ("outputs", "inputs"))
         given, gives = self._told(*keys)
         return LayerRow(path, other, kind, index, shape, leaf, free, inputs, [], differ, given, gives)

@@ -121,15 +121,16 @@ class Calls:
 
         Raises ValueError if no two shapes are permutations of each other.
         """
-        shapes = [[array.shape for array in self.common(call, "outputs")] for call in self.pair(WHOLE, WHOLE)]
+        several = [self.common(call, "outputs") for call in self.pair(WHOLE, WHOLE)]
+        shapes = [[array.shape for array in arrays] for arrays in several]
         if len(shapes[0]) == len(shapes[1]) and all(itertools.starmap(layouts.fit, zip(*shapes, strict=True))):
             return [(index, index) for index in range(len(shapes[0]))]
-        found = _alike(shapes, layouts.fit) or _alike(shapes, layouts.may_be_transposed)
+        found = _alike(several, layouts.fit) or _alike(several, layouts.may_be_transposed)
         if not found:
             raise ValueError(f"no outputs have the same shape: {shapes[0]} on the left, {shapes[1]} on the right")
-        for which, several in (("left", [index for index, _ in found]), ("right", [index for _, index in found])):
+        for which, known in (("left", [index for index, _ in found]), ("right", [index for _, index in found])):
             own = shapes[which == "right"]
-            if spare := [str(shape) for index, shape in enumerate(own) if index not in several]:
+            if spare := [str(shape) for index, shape in enumerate(own) if index not in known]:
                 self.notes.append(words.spare_outputs(which, spare))
         return found
 
@@ -154,14 +155,15 @@ class Calls:
         ]
 
 
-def _alike(shapes: Sequence[Sequence[Sequence[int]]], like: Callable[[Sequence[int], Sequence[int]], bool]) -> list[tuple[int, int]]:
-    """Returns pairs of outputs by shape."""
-    free, found = dict(enumerate(shapes[1])), []
-    for left, shape in enumerate(shapes[0]):
-        right = next((index for index, other in free.items() if like(shape, other)), None)
-        if right is not None:
-            found.append((left, right))
-            del free[right]
+def _alike(several: Sequence[Sequence[np.ndarray]], like: Callable[[Sequence[int], Sequence[int]], bool]) -> list[tuple[int, int]]:
+    """Returns pairs of outputs by shape, and by numbers if several have one shape."""
+    free, found = dict(enumerate(several[1])), []
+    for left, array in enumerate(several[0]):
+        fits = [index for index, other in free.items() if like(array.shape, other.shape)]
+        same = [index for index in fits if layouts.agree(array, free[index].reshape(array.shape))]
+        if fits:
+            found.append((left, (same or fits)[0]))
+            del free[found[-1][1]]
     return found
 
 

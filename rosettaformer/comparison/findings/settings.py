@@ -29,7 +29,13 @@ def differing(calls: Calls, table: Sequence[Pair], left: str, right: str) -> lis
             ]
             said.append(f"{name} {texts[0]} on the left, {texts[1]} on the right")
     said += scalars(calls, left, right, {*own[0]} | {*own[1]})
-    said += [f"the values of {row['left']} differ" for row in table if row["layer"] == left and row.get("other numbers")]
+    holders = {one["name"]: path for path, several in calls.networks[1].variables.items() for one in several}
+    partners = {other for other, _ in calls.layers.values()} - {right}
+    for row in table:
+        if row["layer"] == left and row.get("other numbers"):
+            said.append(f"the values of {row['left']} differ" + (f": {row['relation']['text']}" if "relation" in row else ""))
+        elif row["layer"] == left and row["left"] and holders.get(row["right"]) in partners:
+            said.append(f"{row['left']} has the values of {row['right']} on the right")
     for row in alone:
         has = "left" if row["left"] else "right"
         said.append(f"{row[has].rpartition('.')[2]} only on the {has}")

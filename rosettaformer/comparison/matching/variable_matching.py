@@ -1,5 +1,6 @@
 """Matches variables of the two sides, with their axes."""
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -7,6 +8,7 @@ import numpy as np
 
 from reference_numpy.suggestions import nearest
 
+from ..findings import relations
 from ..models.behaviour import INPUTS, OUTPUTS
 from . import weight_layout
 from .layer_matching import Network, normal
@@ -16,6 +18,7 @@ Pair = dict[str, Any]  # left, right, left_axes, right_axes, sizes, how, layer; 
 Arrays = Mapping[str, np.ndarray]
 OPTIONAL = ("bias", "offset", "scale")  # a missing one is a difference between layers, not an error
 CHANNELS = "c"
+RELATED = 24  # maximum number of variables whose relation is sought
 
 
 def pairs(
@@ -76,20 +79,39 @@ def pairs(
 
 
 def compare_values(table: Sequence[Pair], left: Network, right: Network, mine: Arrays, others: Arrays) -> None:
-    """Marks pairs with different values, in the same layout, with `other numbers`."""
+    """Marks pairs with different values, in the same layout, with `other numbers`, and with the
+    `relation` of the first RELATED of them.
+    """
     owned = [{one["name"]: one for several in network.variables.values() for one in several} for network in (left, right)]
+    related = 0
     for row in table:
         if row["left"] in mine and row["right"] in others:
-            one, other = owned[0][row["left"]], owned[1][row["right"]]
-            arrays, axes, sizes = (mine[row["left"]], others[row["right"]]), (one["axes"], other["axes"]), row["sizes"]
-            if axes[0] and sorted(axes[0]) == sorted(axes[1]):
-                own, theirs, sizes = weight_layout.solved(
-                    (axes[0], one["shape"]), (axes[1], other["shape"]), {**one["sizes"], **other["sizes"]}
-                )
-                arrays = weight_layout.carried(arrays[0], own, theirs, sizes).ravel(), arrays[1].ravel()
-            else:  # unknown layout
-                arrays = np.sort(arrays[0], axis=None), np.sort(arrays[1], axis=None)
-            row["other numbers"] = not np.array_equal(*arrays)
+            arrays = mine[row["left"]], others[row["right"]]
+            laid = _in_one_layout(owned[0][row["left"]], owned[1][row["right"]], *arrays)
+            row["other numbers"] = not np.array_equal(*(laid or (np.sort(array, axis=None) for array in arrays)))
+            related += row["other numbers"]
+            noun = row["role"].rpartition(".")[2] or "weight"
+            if row["other numbers"] and related <= RELATED and (found := relations.relation(*(laid or arrays), f" {noun}")):
+                row["relation"] = vars(found)
+
+
+def _in_one_layout(
+    one: Mapping[str, Any], other: Mapping[str, Any], mine: np.ndarray, others: np.ndarray
+) -> tuple[np.ndarray, np.ndarray] | None:
+    """Returns both arrays with the inputs first and the outputs last; None if the axes are unknown."""
+    axes = _joined((one["axes"], other["axes"]))
+    letters = [sorted(re.findall("[a-z]", text)) for text in axes]
+    if not letters[0] or letters[0] != letters[1]:
+        return None
+    own, theirs, sizes = weight_layout.solved((axes[0], one["shape"]), (axes[1], other["shape"]), {**one["sizes"], **other["sizes"]})
+    names = re.findall("[A-Za-z]", own)
+    inner = {"i", *INPUTS, *"d" * (len(names) > 1)}
+    if one["role"].startswith("output") or "v" in names:  # of attention, and tables
+        inner = {*names} - {"d"}
+    parts = [[name for name in names if name not in "xyz" and (name in inner) is side] for side in (True, False)]
+    inside, outside = (f"({' '.join(part)})" if len(part) > 1 else "".join(part) for part in parts)
+    wanted = " ".join(filter(None, [inside, *(name for name in names if name in "xyz"), outside]))
+    return weight_layout.carried(mine, own, wanted, sizes), weight_layout.carried(others, theirs, wanted, sizes)
 
 
 def _alone(one: Mapping[str, Any], how: str) -> Pair:

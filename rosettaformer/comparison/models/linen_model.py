@@ -110,18 +110,20 @@ class LinenModel(FlaxModel):
 
     def force(self, wanted: Sequence[tuple[str, int, list[np.ndarray]]], inputs: Arrays, dtype: str) -> list[Any]:
         """Calls each layer on the other inputs while the whole model runs."""
-        arrays = {(path, index): given for path, index, given in wanted}
-        answers: dict[tuple[str, int], Any] = {}
+        waiting: dict[tuple[str, int], list[int]] = {}
+        for number, (path, index, _) in enumerate(wanted):
+            waiting.setdefault((path, index), []).append(number)
+        answers: list[Any] = ["the layer was not called again"] * len(wanted)
 
         def leave(record: Record, call: ModuleCall, output: Any) -> None:
             record.leave(call, output)
-            if (given := arrays.get((call.path, call.index))) is not None:
+            for number in waiting.get((call.path, call.index), ()):
                 alone, variables = call.module.clone(parent=None, name=None), call.module.variables
-                function = lambda *args, **kwargs: alone.apply(variables, *args, **kwargs)  # noqa: E731
-                answers[call.path, call.index] = record.forced(call.path, call.index, given, function)
+                function = lambda *args, **kwargs: alone.apply(variables, *args, **kwargs)  # noqa: B023, E731
+                answers[number] = record.forced(call.path, call.index, wanted[number][2], function)
 
         self._recorded(inputs, dtype, leave)
-        return [answers.get((path, index), "the layer was not called again") for path, index, _ in wanted]
+        return answers
 
 
 def _no_dropout(call: Any, args: tuple[Any, ...], kwargs: dict[str, Any], context: nn.module.InterceptorContext) -> Any:
