@@ -98,7 +98,7 @@ def test_what_a_file_cannot_be_asked_is_refused(tmp_path: Path) -> None:
 def test_an_operator_without_float64_is_told(tmp_path: Path) -> None:
     file = net(tmp_path, operator="Erf")
     code, report = compare(file, file, tmp_path, "--input", "x: b=5 i=4 float32")
-    assert code == 0 and "ONNX Runtime computes Erf in float32 alone" in report["notes"]
+    assert code == 0 and any("Erf" in note and "float32" in note for note in report["notes"])
     assert not any("no float64" in note for note in report["notes"])
 
 
