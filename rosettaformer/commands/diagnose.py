@@ -9,14 +9,11 @@ import click
 from rich.console import Console
 from rich.markup import escape
 
-from reference_numpy.suggestions import known
-
 from ..common.backends import needs_of
 from ..common.extras import MissingBackend, require
 from ..judge import deviations, diagnosing, diagnosis
 from ..judge.case import DTYPES
 from ..judge.diagnosis.findings import Verdict
-from ..judge.expectation.components import ASKED, COMPONENTS
 from ..judge.report import files
 from ..judge.report.matrix import render_backward, render_tree
 from ..judge.selection import Selection, cases_for, refuse_without_artefacts
@@ -106,7 +103,6 @@ def diagnose(
         raise ValueError("exactly one port is required: its name, its file, or --command")
     if selection["meshes"] and command:
         raise ValueError(words.NO_MESH)
-    known("component", selection["components"], ASKED if selection["meshes"] else COMPONENTS)
     files.require([json_file] if json_file else [])
     name, chosen = f"command:{command}" if command else str(port), Selection(**selection)
     options: dict[str, Any] = {"mode": mode, "answer_limit": answer_limit, "dtypes": chosen.dtypes}

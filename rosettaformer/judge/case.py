@@ -103,9 +103,9 @@ class Case:
         return next((self.inputs[name] for name in MASKS if self.inputs.get(name) is not None), None)
 
     def part(self, outputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """Returns the compared part of a port's outputs, with 0 at padding.
+        """Returns the compared part of a port's outputs, with 0 at padding and for texts without tokens.
 
-        Outputs without the token axes `b t` are returned unchanged.
+        Other outputs without the token axes `b t` are returned unchanged.
         """
         found = {name: array for name, array in outputs.items() if not self.outputs or name in self.outputs}
         if self.compared == LAST:
@@ -129,9 +129,9 @@ def pinned(suite: Any) -> int:
 
 
 def _zero_at_padding(name: str, array: np.ndarray, real_bt: np.ndarray) -> np.ndarray:
-    axes = "lbtd" if name.endswith("_lbtd") else "btv"
-    start = axes.index("b")
-    if array.ndim != len(axes) or array.shape[start : start + 2] != real_bt.shape:
+    start = int(name.endswith("_lbtd"))
+    real_bt = np.logical_or.reduce(real_bt, axis=1) if name == "output" and array.ndim == 2 else real_bt  # vectors of whole texts
+    if array.ndim != start + real_bt.ndim + 1 or array.shape[start:-1] != real_bt.shape:
         return array
     return np.where(real_bt[..., None], array, array.dtype.type(0))
 

@@ -12,6 +12,7 @@ from reference_numpy.suggestions import known
 # search: decoding with choices. mesh: only for ports on a mesh. file: only for exported files.
 KINDS = ("part", "layout", "decoding", "search", "training", "mesh", "file")
 OTHERS = ("layout", "mesh", "file")  # kinds that the four packages do not define and the guide does not describe
+WHOLE = {"module": "rosettaformer.judge.expectation.training", "model": "transformer"}  # of a component for meshes or files
 # the groups of the guide's index, in order
 GROUPS = (
     "Tokens", "Positions", "Masks", "Attention", "Parts of a layer", "Layers and stacks", "Heads", "Whole models", "Decoding", "Training",
@@ -71,6 +72,7 @@ def read(text: str) -> dict[str, Component]:
 
 def _component(name: str, row: Mapping[str, Any]) -> Component:
     values: dict[str, Any] = {"class_name": "".join(part.capitalize() for part in name.split("_"))}
+    values |= WHOLE if row.get("kind") in ("mesh", "file") else {}
     values |= {key: tuple(value) if isinstance(value, list) else value for key, value in row.items()}
     return Component(name=name, **values)
 

@@ -11,7 +11,8 @@ from reference_numpy.sharding import Mesh
 from . import diagnosis
 from .case import Case
 from .deviations import Deviation
-from .diagnosis import Diagnosis, mesh_diagnosis
+from .diagnosis import Diagnosis, mesh_diagnosis, words
+from .diagnosis.findings import Verdict
 from .selection import Selection, artefacts_in, cases_for, refuse_without_artefacts
 from .suite.fitting import count, fits, within
 
@@ -90,10 +91,10 @@ def run(
     started, limit = time.thread_time(), options.pop("limit", None)
     for cases in first:
         found = diagnosis.diagnose(port, components, **told, **options, cases=cases, limit=limit)
-        if found.findings or found.stopped:
-            return found
+        if found.stopped or any(finding.verdict != Verdict.NOT_COMPARED for finding in found.findings):
+            return dataclasses.replace(found, next_steps=[*found.next_steps, words.CHECK_AGAIN.format("longer prompts")])
         say(f"{', '.join(case.id for case in cases or ())} conform; running longer prompts")
-    left = limit and max(0.1, limit - (time.thread_time() - started))
+    left = limit and max(0.1, round(limit - (time.thread_time() - started), 1))
     return diagnosis.diagnose(port, components, **told, **options, cases=last, limit=left)
 
 

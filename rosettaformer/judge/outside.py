@@ -11,7 +11,7 @@ from .expectation import lowered
 from .expectation.expectation_store import Store
 from .result import Expected, Result
 from .status import Kind, Status
-from .suite.artefact import ids_in
+from .suite.artefact import ids_in, outside_id
 
 PROMISES = ("refused", "nan")  # starts of manifest entries that rule out an ordinary output
 
@@ -38,14 +38,12 @@ def judge(row: dict[str, Any], case: Case, kind: str, answer: Any, readings: Exp
         return Result(**row, status=Status.PASS, message=f"refused: {answer}")
     if kind != Kind.OUTPUTS:
         return Result(**row, status=Status(kind), message=str(answer))
-    ids, size = case.inputs[case.outside], ids_in(case.config, case.outside)
-    id_ = int(ids[(ids < 0) | (ids >= size)][0])
     output = answer["output"]
     if not np.isfinite(output.astype(np.float64)).all():
         return Result(**row, status=Status.PASS, message="the output is not finite")
     like = next((what for what, reading in readings.items() if compare(reading, output).excess <= 1), "")
     said = f"it is read as {like}" if like else "its output matches no valid id"
-    told = f"{_what(case.outside)} {id_} is not refused: {said}"
+    told = f"{_what(case.outside)} {outside_id(case)} is not refused: {said}"
     if promised.startswith(PROMISES):
         return Result(**row, status=Status.DIFFERS, message=f"{told}; the manifest says {promised}")
     return Result(**row, status=Status.TOLD, message=told)

@@ -23,7 +23,8 @@ from rosettaformer.files.artefacts.declared import findings, weights
 NAMED = {
     "rms_norm_epsilon": "config.json/epsilon", "no_rotary_scaling": "config.json/rotary_base",
     "rotary_angles_in_float16": "graph/precision", "rotary_pairs": "ROT1", "no_causal_mask": "CAU6", "no_padding_mask": "ATT9",
-    "key_heads_tiled": "MHA10", "gate_and_up": "FFN8", "no_final_norm": "NRM10", "scores_in_float16": "graph/precision",
+    "key_heads_tiled": "MHA10", "gate_and_up": "FFN8", "gate_and_up_of_one_layer": "graph/weights",
+    "no_final_norm": "NRM10", "scores_in_float16": "graph/precision",
     "batch_in_a_shape": "batch is 2", "layer_norm_epsilon": "config.json/epsilon", "attention_scale": "ATT1",
     "transposed_kernel": "graph/weights", "gelu_of_erf": "config.json/activation", "positions_of_the_row": "PE11",
     "untied_head": "graph/weights", "no_bias": "graph/weights", "exchanged_layers": "graph/weights", "float32_norms": "graph/precision",
@@ -39,8 +40,9 @@ KERNELS = [f"decoder.layers.{layer}.{part}.kernel" for layer in range(3) for par
 
 
 def graph(held: dict[str, np.ndarray], path: Path, narrow: bool = False) -> Path:
-    """Returns a graph that multiplies by matrices and adds other arrays, in order. narrow: finally casts to float16."""
+    """Returns a graph that multiplies by matrices, activates every second product, and adds other arrays. narrow: casts to float16."""
     nodes = [helper.make_node("MatMul" if array.ndim == 2 else "Add", ["x", name], [f"y{name}"]) for name, array in held.items()]
+    nodes += [helper.make_node("Sigmoid", [f"y{name}"], [f"z{name}"]) for name in ("w1", "w3", "w5")]
     nodes += [helper.make_node("Cast", ["x"], ["z"], name="last", to=onnx.TensorProto.FLOAT16)] * narrow
     matrices = {name: np.ascontiguousarray(array, np.float32) for name, array in held.items()}
     return net(path, nodes, matrices, outputs=())
@@ -66,7 +68,10 @@ def test_weights_that_are_not_the_checkpoints_are_told(tmp_path: Path) -> None:
     assert each_mentions(exchanged, ["decoder.layers.N.feed_forward.hidden.kernel … layers 1, 0, 2"])
     absent = "decoder.layers.1.feed_forward.hidden.bias … b1 "
     assert each_mentions(said(b1=0 * right["b1"]), [f"{absent}is zero"])
-    assert each_mentions(said(b1=2 * right["b1"]), [f"{absent}holds other"])
+    assert each_mentions(said(b1=2 * right["b1"]), [f"{absent}is 2 times"])
+    assert each_mentions(said(b1=right["b1"] + (np.arange(12) == 3)), [f"{absent}holds other"])
+    assert each_mentions(said(w3=right["w3"][:, ::-1]), ["decoder.layers.1.feed_forward.hidden.kernel … w3 … axis 1 … order"])
+    assert each_mentions(said(w2=right["w3"], w3=right["w2"]), [f"{KERNELS[2]} and {KERNELS[3]} are exchanged"])
     assert said(b0=2 * right["b0"], b1=2 * right["b1"], b2=2 * right["b2"]) == []  # an exporter may have folded them all
     assert each_mentions(said(narrow=True), ["float32 … float16 in last"])
 

@@ -25,7 +25,7 @@ from rosettaformer.ports import NotCovered
 """
 NORM = """
 def layer_norm(case):
-    y = normalization.layer_norm(case.parameters, case.inputs["x_btd"], case.config.epsilon)
+    y = normalization.layer_norm(case.parameters, case.inputs["x_btd"], case.config.epsilon, case.config.norm_one_plus_scale)
     return y{}
 """
 # the failure -> the port, its cases, and the verdict of the finding; None if it conforms
@@ -51,6 +51,7 @@ def softmax(case):
     "a gradient": (NORM.format("") + """
 def layer_norm_vjp(case):
     given = case.inputs | {"parameters": parameters.nest(case.parameters), "epsilon": case.config.epsilon}
+    given["one_plus_scale"] = case.config.norm_one_plus_scale
     return parameters.flatten(normalization.layer_norm_vjp(**given | {"cotangent": 2 * case.inputs["cotangent"]}))
 """, "layer_norm", {"explained", "described", "indistinguishable", "unexplained"}),
     "nothing is compared": ("""
@@ -63,7 +64,7 @@ def softmax(case):
     return s.softmax(case.inputs["logits"], case.inputs.get("mask"))
 """, "softmax and bfloat16", {"not compared"}),
     "its config hides what is asked": (
-        'config = {"epsilon": 1e30}' + NORM.format(""), "layer_norm and not vjp", {"not compared"},
+        'config = {"epsilon": 1e30}' + NORM.format(""), "layer_norm and not (vjp or no_offset)", {"not compared"},
     ),
     "nothing": (NORM.format(""), "layer_norm and not vjp", None),
 }  # fmt: skip

@@ -224,8 +224,8 @@ def _key_heads_tiled(graph: Graph) -> None:
         graph.after(node.output[0], "Transpose", perm=[0, 2, 1, 3, 4])
 
 
-def _gate_and_up(graph: Graph) -> None:
-    for gate, up in zip(graph.nodes("MatMul", "gate_proj"), graph.nodes("MatMul", "up_proj"), strict=True):
+def _gate_and_up(graph: Graph, layer: str = "") -> None:
+    for gate, up in zip(graph.nodes("MatMul", f"{layer}mlp.gate_proj"), graph.nodes("MatMul", f"{layer}mlp.up_proj"), strict=True):
         gate.input[1], up.input[1] = up.input[1], gate.input[1]
 
 
@@ -334,6 +334,7 @@ FAULTS: Mapping[str, tuple[str, Callable[[Graph], None]]] = {
     "no_padding_mask": ("llama", lambda graph: _true(graph, graph.nodes("Cast")[0].output[0])),
     "key_heads_tiled": ("llama", _key_heads_tiled),
     "gate_and_up": ("llama", _gate_and_up),
+    "gate_and_up_of_one_layer": ("llama", lambda graph: _gate_and_up(graph, "layers.1.")),
     "no_final_norm": ("llama", _no_final_norm),
     "scores_in_float16": ("llama", _scores_in_float16),
     "batch_in_a_shape": ("llama", _batch_in_a_shape),

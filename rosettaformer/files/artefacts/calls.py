@@ -1,7 +1,8 @@
 """Calls an exported model's functions by the meaning of inputs and outputs, whole or in steps."""
 
 import fnmatch
-from collections.abc import Collection, Iterator, Mapping, Sequence
+import re
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from functools import cached_property
 from pathlib import Path
 
@@ -12,13 +13,12 @@ from reference_numpy import TransformerConfig, mask, positional_encoding
 from ..checkpoints.strict import numpy_dtype
 from . import meanings
 from .bundle import Bundle
-from .meanings import IGNORED
+from .meanings import IGNORED, UNKNOWN
 from .signature import Entry, Tensor
 
 Arrays = Mapping[str, np.ndarray]
 CACHED = ("keys", "values")  # of all layers; for one layer, key.N and value.N
 _OF_SOURCE = ("source", "source_mask", "source_padding", "source_derived", "source_positions", "segments")
-SHOWN = 3
 
 
 class NotShown(Exception):
@@ -134,7 +134,7 @@ class Calls:
         return Steps(self, state)
 
     def call(self, name: str, values: Arrays, resumed: bool = False) -> dict[str, np.ndarray]:
-        """Runs a function and returns its outputs by meaning.
+        """Runs a function and returns its outputs by meaning, those without one by `UNKNOWN` and name.
 
         resumed: continues from the state that its last call left. Raises NotShown if the function
         lacks an input or room for it.
@@ -159,7 +159,7 @@ class Calls:
                 array = np.pad(array, ((0, 0), (0, room - array.shape[1])), constant_values=meaning == "target_padding")
             arrays[tensor.name] = _fitting(tensor, array)
         outputs = (self.bundle.resume if resumed else self.bundle.run)(name, arrays)
-        return {meaning: outputs[own] for own, meaning in self._outputs[name].items() if own in outputs}
+        return {self._outputs[name].get(own, UNKNOWN + own): array for own, array in outputs.items()}
 
     def _values(self, given: Arrays) -> dict[str, np.ndarray]:
         """Adds the masks, positions and segments that follow from the given values."""
@@ -256,7 +256,7 @@ def unjudged(calls: Calls, asked: Collection[str], chosen: bool) -> Iterator[tup
         left = [tensor for tensor in calls.bundle.entry(function).outputs if outputs.get(tensor.name) not in judged]
         if left:
             options = f"set its meaning with --tensor NAME=MEANING, or accept it with NAME={IGNORED}"
-            yield f"outputs/{function}", f"not judged: {_listed(left)}; {options}"
+            yield f"outputs/{function}", f"not judged: {_listed(tensor.name for tensor in left)}; {options}"
     body = calls.entry.body
     others = [name for name in calls.bundle.names if name not in calls.meanings and not (body and calls.bundle.entry(name).body == body)]
     if others and not chosen:
@@ -272,6 +272,9 @@ def _read_by_steps(calls: Calls, function: str) -> set[str]:
     return {*inputs.values(), *(["logits"] if function == calls.step_name else [])}
 
 
-def _listed(things: Sequence[object]) -> str:
-    more = f" and {len(things) - SHOWN} more" * (len(things) > SHOWN)
-    return ", ".join(map(str, things[:SHOWN])) + more
+def _listed(names: Iterable[str]) -> str:
+    """Lists every name; those that differ only in their numbers as one pattern."""
+    alike: dict[str, list[str]] = {}
+    for name in names:
+        alike.setdefault(re.sub(r"\d+", "*", name), []).append(name)
+    return ", ".join(pattern if len(own) > 1 else own[0] for pattern, own in alike.items())

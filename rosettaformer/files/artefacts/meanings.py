@@ -9,13 +9,16 @@ segments, source_positions, target_positions, cache_positions, uses_cache
 logits_to_keep                      number of last tokens whose logits to return; 0 means all
 keys, values, cross_keys, cross_values      all layers, `l b s g k`; key.N, value.N, ...: one layer
 memory, logits, hidden, pooled, classes
-mean, unit_mean                     mean of the real tokens' vectors; the same scaled to length 1
+mean, first                         mean of the real tokens' vectors; vector of the first token
+unit_mean, unit_first               the same scaled to length 1
 ignored                             not judged; its name may be a pattern such as `present.*`
 """
 
 import fnmatch
 import re
 from collections.abc import Iterable, Mapping, Sequence
+
+import numpy as np
 
 from reference_numpy import TransformerConfig
 from reference_numpy.suggestions import nearest
@@ -26,9 +29,13 @@ from .signature import Entry, Tensor
 MEANINGS = (
     "source", "target", "source_mask", "target_mask", "source_padding", "target_padding", "segments", "source_positions",
     "target_positions", "cache_positions", "uses_cache", "logits_to_keep", "keys", "values", "cross_keys", "cross_values",
-    "memory", "logits", "hidden", "pooled", "classes", "mean", "unit_mean",
+    "memory", "logits", "hidden", "pooled", "classes", "mean", "unit_mean", "first", "unit_first",
 )  # fmt: skip
 IGNORED = "ignored"
+UNKNOWN = "unknown: "  # before the name of an output whose meaning is unknown
+POOLINGS = {"mean": "the mean of the real tokens' vectors", "first": "the vector of the first token"}
+POOLINGS |= {f"unit_{name}": f"{rule}, scaled to length 1" for name, rule in POOLINGS.items()}
+WITHIN = 1e-2  # of the largest number of a vector; half precision rounds less, and other poolings differ more
 _LAYERS = ("key", "value", "cross_key", "cross_value")
 # lower-case name -> meaning
 _OWN = {
@@ -109,6 +116,22 @@ def of_outputs(entry: Entry, config: TransformerConfig, table: Mapping[str, str]
     if not found:
         raise ValueError(_unknown("output", entry.outputs, {}, entry.outputs, "logits, hidden, pooled, classes, mean, ..."))
     return found
+
+
+def pooled(outputs: Mapping[str, np.ndarray]) -> dict[str, str]:
+    """Maps the names of unknown outputs that equal a pooling of the hidden states to their meanings.
+
+    outputs: by meaning, for texts without padding, where it does not matter whether padding counts.
+    """
+    hidden_bsd = np.asarray(outputs.get("hidden", np.zeros((0, 1, 0))), np.float64)
+    vectors = {"mean": hidden_bsd.mean(axis=1), "first": hidden_bsd[:, 0]}
+    vectors |= {f"unit_{name}": y_bd / np.linalg.norm(y_bd, axis=1, keepdims=True) for name, y_bd in vectors.items()}
+    return {
+        name.removeprefix(UNKNOWN): meaning
+        for name, array in outputs.items()
+        for meaning, y_bd in vectors.items()
+        if name.startswith(UNKNOWN) and array.shape == y_bd.shape and np.abs(array - y_bd).max() <= WITHIN * np.abs(y_bd).max()
+    }
 
 
 def _named(name: str, config: TransformerConfig, table: Mapping[str, str]) -> str:

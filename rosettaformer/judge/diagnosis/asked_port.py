@@ -9,7 +9,7 @@ from ..case import DTYPES, Case
 from ..catalogue import all_defects
 from ..ports.session import Session
 from ..result import of_pair
-from ..status import FAILURES, LEFT, Kind
+from ..status import FAILURES, LEFT, Kind, Status
 from ..suite import all_cases
 from ..suite.asked import Suite
 from ..suite.expression import choose
@@ -49,8 +49,8 @@ class AskedPort:
         self.worker, self._about = self._session.worker, found.about
         self.covered: Collection[str] = found.about["components"]
         self.framework: str = found.about.get("loaded", "")
-        shown = found.about.get("findings", {})  # an exported file shows these without being run
-        self.said: dict[str, str] = {place: text for place, (status, text) in shown.items() if status in FAILURES}
+        shown = found.about.get("findings", {}).items()  # an exported file shows these without being run
+        self.said = [(place, status, text) for place, (status, text) in shown if status in (*FAILURES, Status.NOT_SHOWN)]
         self.hidden = found.hidden
         left = [case for case in found.cases if not case.excluded]
         narrowed = (dataclasses.replace(case, dtypes=within(fits(case), dtypes)) for case in left if not case.outside)

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from ..case import Case
 from ..deviations import Deviation, stale
-from ..expectation.components import COMPONENTS, FORWARD, forward_of
+from ..expectation.components import COMPONENTS, FILES, FORWARD, forward_of
 from ..expectation.expectation_store import Store
 from ..status import FAILURES, Kind, Status
 from . import words
@@ -67,9 +67,12 @@ def diagnose(
         task = Task(asked, pairs, deadline, progress, functools.cache(say), Store())  # the cache drops repeated sentences
         conclusions = Conclusions(task)
         examiner = _Examiner(task, conclusions, Questions(task), FailingParts(task, conclusions))
-        shown = [Finding(entry, asked.dtypes[0], Verdict.DESCRIBED, (), words.finding(entry, text)) for entry, text in asked.said.items()]
+        said = [(entry, Verdict.DESCRIBED if status in FAILURES else Verdict.NOT_COMPARED, text) for entry, status, text in asked.said]
+        shown = [Finding(entry, asked.dtypes[0], verdict, (), words.finding(entry, text)) for entry, verdict, text in said]
         try:
-            for component in COMPONENTS:
+            for finding in shown:
+                task.say(finding.text)
+            for component in (*COMPONENTS, *FILES):
                 forward = forward_of(component)
                 wanted = not examiner.silent and (not components or component in components or (gradients and forward in components))
                 if component in asked.covered and wanted and (not forward or (gradients and conclusions.right(forward))):
@@ -81,7 +84,7 @@ def diagnose(
             examiner.stop(str(error))
         except KeyboardInterrupt:
             examiner.stop("interrupted")
-        steps = examiner.next_steps(limit) if examiner.stopped else []
+        steps = examiner.next_steps(limit)
         return Diagnosis([*shown, *conclusions.findings], examiner.parts.divergences, examiner.parts.gradients, examiner.stopped, steps)
 
 
@@ -250,7 +253,12 @@ class _Examiner:
             self.conclusions.add(place, Verdict.STOPPED, words.stopped_before(reason, complaint))
 
     def next_steps(self, limit: float | None) -> list[str]:
-        """The next steps after the limit stopped the search."""
+        """The next steps: dtypes after a component's first failing one, and those after the limit."""
+        wrong = [one for one in self.conclusions.findings if one.verdict not in (Verdict.NOT_COMPARED, Verdict.PASSES)]
+        early = dict.fromkeys(one.component for one in wrong if one.dtype in self.task.port.dtypes_of(one.component)[:-1])
+        left = [words.CHECK_AGAIN.format(f"further dtypes of {words.listed([*early])}")] if early else []
+        if not self.stopped:
+            return left
         compared = (Status.PASS, *FAILURES)
         states = any(result.component == "states" and result.status in compared for result in self.questions.results)
-        return words.next_steps(limit, self.task.port.whole, states)
+        return [*left, *words.next_steps(limit, self.task.port.whole, states)]

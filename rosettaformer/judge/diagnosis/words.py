@@ -23,6 +23,7 @@ ERRORS = 3  # different errors listed
 NEAR = 0.05  # share of the error up to which an alteration counts as a near miss
 ROUNDING = 2.0**-38  # of the largest value: float64 arithmetic leaves less; float32 numbers leave more (2^-53 to 2^-24)
 NOTHING_SHOWS = "no known bug and no setting has any effect on these cases"
+CHECK_AGAIN = "check again after the fix: this run left out {}"
 FEWER_DIGITS = "some value is computed or stored with fewer digits"
 COUNTED = " (padding is not counted)"
 ON_ONE_DEVICE = "If the bug also occurs on one device, diagnose the port without --mesh to get its name."

@@ -1,7 +1,7 @@
 """Cases beyond the components: training steps, a model's loss, vectors of whole texts."""
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -66,12 +66,9 @@ def training(
 
 
 def mean(
-    parameters: dict[str, Any],
-    config: TransformerConfig,
-    source: np.ndarray,
-    source_mask_bs: np.ndarray | None = None,
+    parameters: dict[str, Any], config: TransformerConfig, source: np.ndarray, source_mask_bs: np.ndarray | None = None,
     segment_bs: np.ndarray | None = None,
-) -> np.ndarray:
+) -> np.ndarray:  # fmt: skip
     """`y = sum_s m_s x_s / sum_s m_s`, the mean vector `b d` of the real tokens; x from `encode`, m 1 at real tokens and 0 at padding."""
     x_bsd = transformer.encode(parameters, config, Text(source, source_mask_bs, segment_bs))
     real_bs = mask.token_mask(source, config.padding_id) if source_mask_bs is None else source_mask_bs
@@ -80,9 +77,24 @@ def mean(
     return arithmetic.divide(arithmetic.einsum("bsd,bs->bd", x_bsd, weight_bs), count_b1)
 
 
-@functools.wraps(mean, assigned=())
-def unit_mean(*args: Any, **options: Any) -> np.ndarray:
-    """`y / |y|` with y from `mean`, a vector `b d` of length 1."""
-    y_bd = mean(*args, **options)
-    length_b1 = np.sqrt(arithmetic.sum(y_bd * y_bd, axis=1))
-    return arithmetic.divide(y_bd, length_b1.clip(SHORTEST))
+def first(
+    parameters: dict[str, Any], config: TransformerConfig, source: np.ndarray, source_mask_bs: np.ndarray | None = None,
+    segment_bs: np.ndarray | None = None,
+) -> np.ndarray:  # fmt: skip
+    """`x_0`, the vector `b d` of the first token; x from `encode`."""
+    return transformer.encode(parameters, config, Text(source, source_mask_bs, segment_bs))[:, 0]
+
+
+def _scaled(pool: Callable[..., np.ndarray]) -> Callable[..., np.ndarray]:
+    """Returns the function whose vectors `b d` are `y / |y|`, with y from `pool`."""
+
+    @functools.wraps(pool, assigned=())
+    def unit(*args: Any, **options: Any) -> np.ndarray:
+        y_bd = pool(*args, **options)
+        length_b1 = np.sqrt(arithmetic.sum(y_bd * y_bd, axis=1))
+        return arithmetic.divide(y_bd, length_b1.clip(SHORTEST))
+
+    return unit
+
+
+unit_mean, unit_first = _scaled(mean), _scaled(first)

@@ -96,7 +96,7 @@ def _sized(case: Case, sizes: Mapping[str, int]) -> Case:
     if inputs.get("segment_bs") is not None:
         inputs["segment_bs"] = (np.arange(inputs["source"].shape[1]) >= inputs["source"].shape[1] // 2) + np.zeros((rows, 1), int)
     found = dataclasses.replace(case, name=f"{FIXED}{case.name}", inputs=inputs, core=True)
-    return _with_id(found, case.outside, _outside_id(case)) if case.outside else found
+    return _with_id(found, case.outside, outside_id(case)) if case.outside else found
 
 
 def _resized(case: Case, side: str, mask: np.ndarray) -> np.ndarray:
@@ -121,7 +121,7 @@ def _of_decoder(config: TransformerConfig) -> Iterator[Case]:
     yield from (case for case in of_decoder(config) if case.component != "states")
     for name, inputs in _others(config, ("target",)):
         yield Case(name, "transformer", config, {"source": None} | inputs)
-    yield from _outside(Case("", "transformer", config, {"source": None} | _full(config, {"target": (2, SHORT)})), ("target",))
+    yield from _outside(Case("", "transformer", config, {"source": None} | full(config, {"target": (2, SHORT)})), ("target",))
 
 
 def _of_encoder(config: TransformerConfig) -> Iterator[Case]:
@@ -134,7 +134,7 @@ def _of_encoder(config: TransformerConfig) -> Iterator[Case]:
             mask = ragged(B, length_of(config, PADDED))
             segment_bs = (np.arange(mask.shape[1]) >= mask.sum(1, keepdims=True) // 2).astype(int)
             yield Case("two_segments", component, config, _masked(config, {"source": mask}) | {"segment_bs": segment_bs})
-        inputs = _full(config, {"source": (2, SHORT)})
+        inputs = full(config, {"source": (2, SHORT)})
         segments = {"segment_bs": np.zeros_like(inputs["source"])} if config.segments > 1 else {}
         yield from _outside(Case("", component, config, inputs | segments), ("source", *segments))
 
@@ -151,7 +151,7 @@ def _of_both(config: TransformerConfig) -> Iterator[Case]:
         "long": ((1, LONG), (1, LONG - 50)),
     }
     for name, (source, target) in shapes.items():
-        yield Case(name, "transformer", config, _full(config, {"source": source, "target": target}), core=name in CORE)
+        yield Case(name, "transformer", config, full(config, {"source": source, "target": target}), core=name in CORE)
     source_bs, target_bt = ragged(B, length_of(config, PADDED)), ragged(B, length_of(config, PADDED - 2))[::-1]
     alone_bs, long_bs = _ends_early(1, length_of(config, PADDED)), _ends_early(2, length_of(config, LONG))
     columns_bs, columns_bt = (_columns(B, length_of(config, length)) for length in (PADDED, PADDED - 2))
@@ -174,15 +174,15 @@ def _of_both(config: TransformerConfig) -> Iterator[Case]:
         case = Case(f"{name}_in_steps", "transformer", config, _masked(config, masks[name]), core=True)
         yield dataclasses.replace(case, splits=(first, *[1] * (length - first)))
     length = length_of(config, LONG)
-    inputs = _full(config, {"source": (1, LONG), "target": (1, LONG)})
+    inputs = full(config, {"source": (1, LONG), "target": (1, LONG)})
     yield Case("long_in_steps", "transformer", config, inputs, dtypes=SINGLE, splits=(length - 4, 1, 1, 2))
-    yield from _outside(Case("", "transformer", config, _full(config, {"source": (2, SHORT), "target": (2, SHORT)})), ("source", "target"))
+    yield from _outside(Case("", "transformer", config, full(config, {"source": (2, SHORT), "target": (2, SHORT)})), ("source", "target"))
 
 
 def _others(config: TransformerConfig, sides: Sequence[str]) -> Iterator[tuple[str, Inputs]]:
     """Yields another batch size, and an empty row among others."""
     length = length_of(config, PADDED)
-    yield "five_rows", _full(config, dict.fromkeys(sides, (ROWS, length)))
+    yield "five_rows", full(config, dict.fromkeys(sides, (ROWS, length)))
     mask = ragged(3, length)
     mask[1] = False
     yield "empty_row", _masked(config, {sides[0]: mask} | {side: ragged(3, length) for side in sides[1:]})
@@ -206,12 +206,14 @@ def ids_in(config: TransformerConfig, side: str) -> int:
     return config.segments if side == "segment_bs" else int(getattr(config, f"{side}_vocabulary"))
 
 
-def _outside_id(case: Case) -> int:
+def outside_id(case: Case) -> int:
+    """Returns the case's id out of range."""
     ids = case.inputs[case.outside]
     return int(ids[(ids < 0) | (ids >= ids_in(case.config, case.outside))][0])
 
 
-def _full(config: TransformerConfig, shapes: Mapping[str, tuple[int, int]]) -> Inputs:
+def full(config: TransformerConfig, shapes: Mapping[str, tuple[int, int]]) -> Inputs:
+    """Returns the ids of texts without padding, by side."""
     return {side: ids_of(config, side, np.ones((rows, length_of(config, length)), bool)) for side, (rows, length) in shapes.items()}
 
 

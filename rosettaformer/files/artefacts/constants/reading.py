@@ -59,7 +59,7 @@ class Constants:
     and body, the right factors of products in order, and whether each is transposed. casts: place
     and dtype of conversions. epsilons: places and values in fused norms. nodes: all operations, in
     file order. entries: function -> keys of its outputs. results: graph that a node runs -> keys of
-    its outputs. reason: why nothing is known.
+    its outputs. held: arrays by key. reason: why nothing is known.
     """
 
     values: list[Constant] = field(default_factory=list)
@@ -78,7 +78,7 @@ class Constants:
     entries: dict[str, Sequence[Hashable]] = field(default_factory=dict)
     results: dict[Hashable, Sequence[Hashable]] = field(default_factory=dict)
     reason: str = ""
-    _held: dict[Hashable, np.ndarray] = field(default_factory=dict)
+    held: dict[Hashable, np.ndarray] = field(default_factory=dict)
     _known: dict[Hashable, np.ndarray | None] = field(default_factory=dict)
 
     def number(self, place: str, value: Any, key: Hashable = None) -> None:
@@ -89,7 +89,7 @@ class Constants:
         if array.size:
             self.values.append(Constant(place, array))
         if key is not None:
-            self._held[key] = array
+            self.held[key] = array
             if array.size <= FOLDED:
                 self._known[key] = array
 
@@ -121,7 +121,7 @@ class Constants:
 
     def value(self, key: Hashable) -> np.ndarray | None:
         """Returns the constant of a key; None if it is unknown or not constant."""
-        return self._held.get(key) if key in self._held else self._known.get(key)
+        return self.held.get(key) if key in self.held else self._known.get(key)
 
     def fold(self) -> None:
         """Adds the results of nodes whose inputs are constant."""

@@ -11,7 +11,7 @@ from jax._src.interpreters.mlir import make_ir_context
 from jaxlib import _jax
 from jaxlib.mlir import ir
 
-from .reading import DRAWS, LIMIT, Constants
+from .reading import DRAWS, LIMIT, NORMS, Constants
 
 _DRAWING = {"rng", "rng_bit_generator", "custom_call stablehlo.dynamic_rng_bit_generator"}
 # JAX functions that draw random numbers
@@ -72,7 +72,8 @@ def _operation(operation: Any, found: Constants) -> None:
     drawing = bool({name, *(f"{name} {word}" for word in words)} & _DRAWING) or any(_is_threefry(found.value(key)) for key in results)
     if name == "call" and any(_SAMPLERS.fullmatch(str(body)) for body in bodies):
         drawing, place = True, next(iter(re.findall(r'"([^"]*)"', str(operation.location))), place)
-    found.node(name, place, operands, results, words, bodies=bodies, random=DRAWS * drawing)
+    random = NORMS if name == "batch_norm_training" else DRAWS * drawing
+    found.node(name, place, operands, results, words, bodies=bodies, random=random)
 
 
 def _is_threefry(value: np.ndarray | None) -> bool:

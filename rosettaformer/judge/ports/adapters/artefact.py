@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from ....files import checkpoints
+from ....files.artefacts import meanings
 from ....files.artefacts.bundle import Bundle
 from ....files.artefacts.calls import Calls, NotShown, unjudged
 from ....files.artefacts.constants import constants
@@ -18,8 +19,10 @@ from ....files.artefacts.declared import OF_GRAPH, findings, nodes
 from ....files.artefacts.settings import Settings, heard
 from ....files.checkpoints.strict import numpy_dtype
 from ...case import DTYPES, Case
+from ...expectation.components import FILES
 from ...status import Status
-from ...suite.artefact import ids_in
+from ...suite.artefact import full, ids_in
+from ...suite.like import SHORT, B
 from ..port import NotCovered
 from ..port import NotShown as NotShownByPort
 
@@ -33,7 +36,8 @@ def rows(settings: Settings, parameters: Mapping[str, Any], calls: Calls, asked:
     meanings of the outputs under test.
     """
     found: Rows = {}
-    for place, status, sentence in (*_shown(settings, parameters, calls), *_unjudged(settings, calls, asked)):
+    left = ((place, Status.NOT_SHOWN, sentence) for place, sentence in unjudged(calls, asked, bool(settings.function)))
+    for place, status, sentence in (*_shown(settings, parameters, calls), *left):
         found[place] = status, "; ".join(filter(None, (found.get(place, ("", ""))[1], sentence)))
     return found
 
@@ -55,16 +59,11 @@ def _shown(settings: Settings, parameters: Mapping[str, Any], calls: Calls) -> I
             yield "graph/mask", Status.TOLD, f"{of}{sentence}"
 
 
-def _unjudged(settings: Settings, calls: Calls, asked: Collection[str]) -> Iterator[tuple[str, str, str]]:
-    for place, sentence in unjudged(calls, asked, bool(settings.function)):
-        yield place, Status.NOT_SHOWN, sentence
-
-
 # component -> the meaning of the output to compare
 OF_DECODERS = {"transformer": "logits", "decode_in_steps": "logits"}
 OF_ENCODERS = {
-    "masked_language_logits": "logits", "classify": "classes", "pool": "pooled", "token_encoder": "hidden", "mean": "mean",
-    "unit_mean": "unit_mean",
+    "masked_language_logits": "logits", "classify": "classes", "pool": "pooled", "token_encoder": "hidden",
+    **{name: name for name in FILES},
 }  # fmt: skip
 
 
@@ -76,20 +75,27 @@ class Adapter:
     """
 
     def __init__(self, path: Path) -> None:
-        self._settings = heard()
-        self.config = self._settings.model
-        bundle = Bundle(path, self._settings.allow_code)
-        self._calls = Calls(bundle, self.config, self._settings.tensors, self._settings.function)
-        gives = self._calls.gives
+        settings = self._settings = heard()
+        self.config = settings.model
+        bundle = Bundle(path, settings.allow_code)
         own = OF_DECODERS if self.config.decoder_layers else OF_ENCODERS
+        self._calls = Calls(bundle, self.config, settings.tensors, settings.function)
+        answer = self._of_full_rows()
+        pooled = {} if self.config.decoder_layers else meanings.pooled(answer)
+        self._calls = Calls(bundle, self.config, {**settings.tensors, **pooled}, settings.function)
+        gives = self._calls.gives
         self.components = tuple(name for name, meaning in own.items() if meaning in gives)
         if not self.components:
             wanted, outputs = " or ".join(dict.fromkeys(own.values())), ", ".join(map(str, self._calls.entry.outputs))
             raise ValueError(f"no output is known to be {wanted}. Declare one with --tensor NAME=MEANING; the outputs are {outputs}")
-        self._dtype = "float32" if self._settings.expect else gives[own[self.components[0]]].dtype or self._of_an_answer()
+        meaning = own[self.components[0]]
+        answered = answer[meaning].dtype.name if meaning in answer else "float32"  # cases report why a run fails
+        self._dtype = "float32" if settings.expect else gives[meaning].dtype or answered
         if self._dtype not in DTYPES:
             raise ValueError(f"the dtype of the file's outputs must be one of {', '.join(DTYPES)}; got {self._dtype}")
-        self._findings = rows(self._settings, self._parameters(), self._calls, self._asked())  # before the first case
+        self._findings = rows(settings, self._parameters(), self._calls, self._asked())  # before the first case
+        for name, meaning in pooled.items():
+            self._findings[f"outputs/{name}"] = Status.TOLD, f"judged as {meaning}, {meanings.POOLINGS[meaning]}"
 
     def _asked(self) -> set[str]:
         """Returns the meanings of the outputs that the whole model's cases compare."""
@@ -101,19 +107,16 @@ class Adapter:
         settings, path = self._settings, self._settings.checkpoint
         if settings.expect:
             return {}
-        read = checkpoints.view(path, checkpoints.own_format(path), ignore=settings.ignore)
-        return read.parameters
+        return checkpoints.view(path, checkpoints.own_format(path), ignore=settings.ignore).parameters
 
-    def _of_an_answer(self) -> str:
-        """Returns the output dtype of a run; float32 if it fails, which cases report."""
+    def _of_full_rows(self) -> dict[str, np.ndarray]:
+        """Returns the outputs for texts without padding; empty if the run fails."""
         config, sizes = self.config, self._calls.fixed
         sides = ("source",) * bool(config.encoder_layers) + ("target",) * bool(config.decoder_layers)
-        shapes = {side: (sizes.get("rows", 1), sizes.get(side, 1)) for side in sides}
         try:
-            found = self._calls.forward(**{side: np.ones(shape, np.int64) for side, shape in shapes.items()})
+            return self._calls.forward(**full(config, {side: (sizes.get("rows", B), sizes.get(side, SHORT)) for side in sides}))
         except Exception:  # runtimes raise different errors
-            return "float32"
-        return next(array.dtype.name for meaning, array in found.items() if meaning in {**OF_DECODERS, **OF_ENCODERS}.values())
+            return {}
 
     def describe(self) -> dict[str, Any]:
         """Returns findings that need no run, fixed sizes, and the runtime's versions."""
