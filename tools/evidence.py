@@ -72,6 +72,7 @@ STEPS = (
     _tool("sharding-faults", "Bugs injected into sharded ports: caught, named", 15),
     _tool("field-bugs", "Re-created bugs of published ports: docs/field-bugs.md", 30),
     _tool("meshes", "The results table on eleven meshes", 30),
+    _tool("mutants", "Every change of the reference that the cases show, and those that no output can show", 90),
     _tool("wild", "Diagnoses of bugs written without knowledge of the catalogue", 120),
     _tool("mutation", "Diagnoses of every known bug, injected into the reference", 300),
     _tool("performance", "Time and memory compared with every peer: docs/performance.md; needs the extra bench", 300),

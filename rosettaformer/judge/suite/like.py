@@ -86,8 +86,9 @@ def _of_encoder(config: TransformerConfig) -> Iterator[Case]:
     heads = {"masked_language_logits": config.masked_language_head, "classify": config.classes}
     for component in (*(name for name, present in heads.items() if present), "states"):
         for name, inputs in prompts_of(config, "source", "source_mask_bs"):
-            pooled = component == "classify" and "left_padding" in name  # libraries have no gradient for padding
-            if not pooled and (component != "states" or name in STATES):
+            mask = inputs.get("source_mask_bs")
+            at_padding = component == "classify" and mask is not None and not mask[:, 0].all()  # the pooled token must be real
+            if not at_padding and (component != "states" or name in STATES):
                 yield case_of(name, component, config, inputs)
         if config.segments > 1:
             mask = ragged(B, length_of(config, PADDED))
@@ -126,6 +127,7 @@ def prompts_of(config: TransformerConfig, side: str, mask_name: str) -> Iterator
         "left_padding_alone": np.arange(padded)[None] >= padded // 3,
         "right_padding_columns": columns(padded),
         "left_padding_columns": columns(padded)[:, ::-1],
+        "both_padding": _inside(padded),
     }
     for original in lengths:
         masks["original_length_left_padding"] = np.arange(original + PADDED)[None] >= np.array([[PADDED], [PADDED + 2]])
@@ -144,6 +146,13 @@ def _original_lengths(config: TransformerConfig) -> list[int]:
 def columns(length: int) -> np.ndarray:
     """Returns a mask with right padding that pads the last columns of all rows. True = real."""
     return np.arange(length) < np.maximum(length - np.array([[4], [2], [7], [5]]), 1)
+
+
+def _inside(length: int) -> np.ndarray:
+    """Returns a mask with padding on both sides; the second row has a single real token. True = real."""
+    first = length * np.array([[1], [3], [0], [6]]) // 7
+    last = np.maximum(length * np.array([[6], [3], [5], [7]]) // 7, first + 1)
+    return (np.arange(length) >= first) & (np.arange(length) < last)
 
 
 def _of_training(config: TransformerConfig) -> Iterator[Case]:
