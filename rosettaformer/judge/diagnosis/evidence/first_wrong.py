@@ -57,7 +57,7 @@ def shapes(evidence: Evidence) -> str:
 
 
 LARGE = 0.5  # share of the largest error that counts as wrong if only the root mean square exceeds the tolerance
-ENOUGH = 2  # rows on which a token's property must decide
+ENOUGH, RIGHT = 2, 8  # wrong rows, and right tokens, on which a token's property must decide
 
 
 def beginning(evidence: Evidence, dtype: str, right: Sequence[str] = ()) -> str:
@@ -95,7 +95,7 @@ def _token(found: Sequence[FirstWrong]) -> str:
     """
     rows = [(one.token_bt[row][one.real_bt[row]], one.place(row)) for one in found for row in range(len(one.token_bt))]
     wrong = [(ids, place) for ids, place in rows if place is not None]
-    if len(wrong) < ENOUGH or (len(wrong) == len(rows) and not any(place for _, place in wrong)):
+    if len(wrong) < ENOUGH or sum(len(ids[:place]) for ids, place in rows) < RIGHT:
         return ""
     least = min(int(ids[place]) for ids, place in wrong)
     if all(_first(ids == least) == place for ids, place in rows):

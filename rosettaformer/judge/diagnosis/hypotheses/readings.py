@@ -14,12 +14,13 @@ import numpy as np
 from ...case import MASKS, Case
 from ...catalogue import Alteration
 from ...catalogue.alteration import FRAMEWORKS, on_result, setting
+from ...catalogue.fills import uniform_when_empty
 
 SIDES = dict(zip(("target", "source"), MASKS, strict=True))
 MOST = 64  # candidates for one number
 FEW = 8  # ids, each of which may be the one that is read as another
 TOLD = ("ids=", "positions=", "rotation=")  # beginnings of the ids of readings that the first wrong tokens tell
-POSITIONS = "positional_encoding.token_positions"
+POSITIONS, SOFTMAX = "positional_encoding.token_positions", "softmax.softmax"
 Array = np.ndarray
 Change = Callable[[Array], Array]
 
@@ -75,12 +76,16 @@ def readings(cases: Sequence[Case], found: Sequence[FirstWrong]) -> list[Alterat
         return []
     right, wrong = culprits(found)
     vocabulary = getattr(cases[0].config, f"{side}_vocabulary")
-    return [
-        *_masks(side, cases, wrong),
-        *_ids(side, vocabulary, right, wrong),
-        *_limits(found),
-        *_segments(cases),
-    ]
+    masks = [*_masks(side, cases, wrong), *_segments(cases)]
+    return [*masks, *_filled(SIDES[side], cases, masks), *_ids(side, vocabulary, right, wrong), *_limits(found)]
+
+
+def _filled(name: str, cases: Sequence[Case], masks: Iterable[Alteration]) -> Iterator[Alteration]:
+    """Lets rows that a mask hides completely attend to all keys, as a finite fill does."""
+    for one in masks:
+        read = (one.reads(case).inputs.get(name) for case in cases if one.reads)
+        if any(mask is not None and not mask.any(axis=1).all() for mask in read):
+            yield dataclasses.replace(one, id=f"{one.id}, filled", replaces={SOFTMAX: uniform_when_empty})
 
 
 def _read(name: str, title: str, fix: str, change: Callable[[Case], Case]) -> Alteration:
