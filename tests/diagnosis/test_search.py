@@ -224,3 +224,12 @@ def test_a_norm_that_changes_its_input_in_place_is_named(change: str) -> None:
     found = Search(Evidence(Hypotheses(cases, DEFECTS.values(), SETTINGS.values()), answers)).explain()
     wanted = list(DEFECTS["RES3"].variants)[-2 if change == "centred" else -1]
     assert [one.title for (one,) in found][:1] == [wanted]
+
+
+def test_two_bugs_of_one_update_are_named_together() -> None:
+    """The second one replaces the update that the first one calls with another epsilon."""
+    later = next(one for one in DEFECTS["OPT6"].hypotheses if "updated parameters" in one.variant)
+    hypotheses = mutation.hypotheses("adam", "float64")
+    evidence = Evidence(hypotheses, mutation.as_port((later, DEFECTS["OPT1"]), hypotheses.probes))
+    found = Search(evidence).cover()
+    assert {one.id for one in found} == {"OPT1", "OPT6"} and evidence.explains(found)
