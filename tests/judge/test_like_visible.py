@@ -38,8 +38,8 @@ def _turned(original: Callable, *given: Any) -> np.ndarray:
 
 # families whose changes that no output can show are all in mutants.toml
 COMPUTED = (
-    "bert", "distilbert", "gemma", "gpt2", "helium", "llama", "llama-yarn", "llama2", "llama3.1", "mistral",
-    "olmo2", "olmo3", "phi3", "qwen2", "qwen3", "qwen3-yarn", "smollm3", "stablelm", "starcoder2",
+    "bert", "distilbert", "gemma", "gemma3_text", "gpt2", "helium", "llama", "llama-yarn", "llama2", "llama3.1", "mistral",
+    "olmo2", "olmo3", "phi3", "qwen2", "qwen3", "qwen3-yarn", "roberta", "smollm3", "stablelm", "starcoder2",
 )  # fmt: skip
 RAMPS, ENCODERS = ("llama", "llama-yarn", "qwen3-yarn", "olmo3", "exaone4"), ("bert", "distilbert")
 
