@@ -19,12 +19,12 @@ from .engine.given_inputs import Given, carry
 from .engine.process import Failed, Process, answers, every
 from .engine.speed import Speed, Timing
 from .explaining import Explaining
-from .findings import layouts, training_rows
+from .findings import training_rows
 from .findings.explanations import Explanations
 from .findings.layer_rows import Rows
 from .findings.noise import difference
 from .findings.recorded_calls import Calls, without_head
-from .matching import fusing, layer_matching, rename_table, value_matching, variable_matching
+from .matching import fusing, layer_matching, layouts, rename_table, value_matching, variable_matching
 from .matching.rename_table import Rename
 from .output import terminal
 from .timing.rows import MODES

@@ -91,7 +91,9 @@ def run(
     started, limit = time.thread_time(), options.pop("limit", None)
     for cases in first:
         found = diagnosis.diagnose(port, components, **told, **options, cases=cases, limit=limit)
-        if found.stopped or any(finding.verdict != Verdict.NOT_COMPARED for finding in found.findings):
+        if found.stopped:
+            return found
+        if any(finding.verdict != Verdict.NOT_COMPARED for finding in found.findings):
             return dataclasses.replace(found, next_steps=[*found.next_steps, words.CHECK_AGAIN.format("longer prompts")])
         say(f"{', '.join(case.id for case in cases or ())} conform; running longer prompts")
     left = limit and max(0.1, round(limit - (time.thread_time() - started), 1))

@@ -11,7 +11,8 @@ from sides_in_process import sides_in_process
 
 from rosettaformer.comparison import comparing
 from rosettaformer.comparison.engine import sides
-from rosettaformer.comparison.findings import layouts, recorded_calls
+from rosettaformer.comparison.findings import recorded_calls
+from rosettaformer.comparison.matching import layouts
 
 __all__ = ["sides_in_process"]  # a fixture
 pytestmark = pytest.mark.usefixtures("sides_in_process")

@@ -12,9 +12,9 @@ from sides_in_process import sides_in_process
 
 from rosettaformer.comparison import comparing
 from rosettaformer.comparison.explaining import Explaining
-from rosettaformer.comparison.findings import explanations, known_parts, layer_functions, relations, settings, training_rows
+from rosettaformer.comparison.findings import explanations, known_parts, layer_functions, settings, training_rows
 from rosettaformer.comparison.findings.layer_rows import Rows
-from rosettaformer.comparison.matching import fusing, variable_matching
+from rosettaformer.comparison.matching import fusing, relations, variable_matching
 from rosettaformer.comparison.models import behaviour
 
 __all__ = ["sides_in_process"]  # a fixture

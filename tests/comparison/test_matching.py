@@ -15,8 +15,8 @@ from reference_numpy.rotary_scaling import RotaryScaling
 from rosettaformer.common.modules import arguments
 from rosettaformer.comparison.explaining import Explaining
 from rosettaformer.comparison.findings import known_parts
-from rosettaformer.comparison.findings.relations import places
 from rosettaformer.comparison.matching import fusing, layer_matching, rename_table, value_matching, weight_layout
+from rosettaformer.comparison.matching.relations import places
 from rosettaformer.comparison.models import behaviour
 from rosettaformer.comparison.models.base import Layer, LayerCall, Variable
 

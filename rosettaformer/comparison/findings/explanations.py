@@ -10,10 +10,11 @@ from typing import Any
 import numpy as np
 
 from ..explaining import Explaining
-from . import known_parts, layer_functions, relations, settings
+from ..matching import relations
+from ..matching.relations import Relation
+from . import known_parts, layer_functions, settings
 from .layer_rows import LayerRow, Rows
 from .recorded_calls import WHOLE
-from .relations import Relation
 
 PROJECTS = ("dense", "convolution", "rms_norm", "layer_norm", "batch_norm")  # layers that feed attention and feed-forward networks
 SAME_WEIGHTS = "the weights are equal, but the layers compute something else with them"

@@ -6,9 +6,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from . import known_parts, layouts, relations
+from ..matching import layouts, relations
+from ..matching.relations import Relation
+from . import known_parts
 from .recorded_calls import Calls, Key
-from .relations import Relation
 
 SIDES = ("left", "right")
 MOST, LARGEST = 512, 1 << 22  # maximum number of calls, and of outputs, that measure a matrix

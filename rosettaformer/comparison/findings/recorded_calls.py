@@ -11,8 +11,8 @@ import numpy as np
 from ...judge.compare import HIGHEST
 from .. import axes, words
 from ..engine.process import Process
+from ..matching import layouts
 from ..matching.layer_matching import Network
-from . import layouts
 from .noise import Difference, difference
 
 NOTHING = Difference("not comparable")

@@ -8,9 +8,8 @@ import numpy as np
 
 from reference_numpy.suggestions import nearest
 
-from ..findings import relations
 from ..models.behaviour import INPUTS, OUTPUTS
-from . import weight_layout
+from . import relations, weight_layout
 from .layer_matching import Network, normal
 from .rename_table import Rename
 

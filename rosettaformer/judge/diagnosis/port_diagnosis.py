@@ -253,12 +253,13 @@ class _Examiner:
             self.conclusions.add(place, Verdict.STOPPED, words.stopped_before(reason, complaint))
 
     def next_steps(self, limit: float | None) -> list[str]:
-        """The next steps: dtypes after a component's first failing one, and those after the limit."""
+        """The next steps: after the limit, what finds more; else the dtypes after a component's first
+        failing one.
+        """
+        if self.stopped:
+            compared = (Status.PASS, *FAILURES)
+            states = any(result.component == "states" and result.status in compared for result in self.questions.results)
+            return words.next_steps(limit, self.task.port.whole, states)
         wrong = [one for one in self.conclusions.findings if one.verdict not in (Verdict.NOT_COMPARED, Verdict.PASSES)]
         early = dict.fromkeys(one.component for one in wrong if one.dtype in self.task.port.dtypes_of(one.component)[:-1])
-        left = [words.CHECK_AGAIN.format(f"further dtypes of {words.listed([*early])}")] if early else []
-        if not self.stopped:
-            return left
-        compared = (Status.PASS, *FAILURES)
-        states = any(result.component == "states" and result.status in compared for result in self.questions.results)
-        return [*left, *words.next_steps(limit, self.task.port.whole, states)]
+        return [words.CHECK_AGAIN.format(f"further dtypes of {words.listed([*early])}")] if early else []

@@ -12,7 +12,8 @@ from reference_numpy import softmax
 from reference_numpy.feed_forward import activation
 from rosettaformer.comparison import comparing
 from rosettaformer.comparison.engine import sides
-from rosettaformer.comparison.findings import known_parts, relations
+from rosettaformer.comparison.findings import known_parts
+from rosettaformer.comparison.matching import relations
 
 __all__ = ["sides_in_process"]  # a fixture
 X = "x: b=2 t=7 d=12 float32"
