@@ -121,7 +121,7 @@ class Function:
 
 @functools.cache
 def functions() -> list[Function]:
-    """All forward functions of the reference, except those of `EXCLUDED` modules and validation."""
+    """All forward functions of the reference, without validation and `EXCLUDED` modules."""
     found = []
     for module in (module_of(info.name) for info in pkgutil.iter_modules(reference_numpy.__path__) if info.name not in EXCLUDED):
         for owner in (

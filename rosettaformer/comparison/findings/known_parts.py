@@ -55,7 +55,7 @@ def routed(outputs: Iterable[np.ndarray], left: np.ndarray, right: np.ndarray) -
     """Returns which side weights experts by the softmax over those that are chosen, if the other
     side does so by the softmax over all; empty if the sums of these weights do not tell.
 
-    outputs: those of the layers before, among them the router's logits.
+    outputs: the outputs of earlier layers, including the router's logits.
     """
     one, other = (array.reshape(-1, array.shape[-1]).astype(np.float64) for array in (left, right))
     factors = (one * other).sum(1) / (other * other).sum(1)

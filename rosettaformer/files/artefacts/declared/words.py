@@ -11,7 +11,7 @@ ROUNDED = "the graph's weights are float64, but {name} is {rounded!r}: {number!r
 TRANSPOSED = "{place} multiplies by the transposed {name}"
 EXCHANGED = "in the graph, {kind} appears in the order of the layers {layers}"
 UNTIED = "{place} has the shape of {name}, which is tied, but differs from {table}"
-LACKS = "the graph lacks {name}, though it has those of other layers; {instead}"
+LACKS = "the graph lacks {name}, but has this tensor in other layers; {instead}"
 MASK = "the mask's {number:g}, in {places}, hides a token while {condition}{limit:,.6g}"
 REPLACED, ADDED = "some visible score is above -", "the scores of a row differ by less than "  # conditions of a mask
 

@@ -32,7 +32,7 @@ from ..symptoms.conditions import condition
 FAR = {8: 1e5, 4: 1000.0, 2: 30.0}
 ALL = 0.995  # share of the error that prints as 100 %
 SIMILAR = 20  # times the size of the smallest failing probe
-LEAKING = 1e-6  # change of an output, relative and absolute, that shows that it depends on padding
+LEAKING = 1e-6  # change of a float64 output that shows that it depends on padding: far above rounding, far below one token
 EQUAL, SUPPORT = "equal", "support"
 
 Answers = Sequence[Outputs]  # a port's outputs by probe; cases that raise an error are not probes
@@ -130,7 +130,8 @@ class Evidence:
             return False
         side = side_of(case)
         others = np.where(np.asarray(case.real_bt), case.inputs[side], (case.inputs[side] + 1) % getattr(case.config, f"{side}_vocabulary"))
-        again = altered.answer(combination, dataclasses.replace(case.at("float64"), inputs={**case.inputs, side: others}))
+        wide = case.at("float64")
+        again = altered.answer(combination, dataclasses.replace(wide, inputs={**wide.inputs, side: others}))
         return again is not None and any(
             not np.allclose(value, again[name], rtol=LEAKING, atol=LEAKING, equal_nan=True) for name, value in predicted.items()
         )

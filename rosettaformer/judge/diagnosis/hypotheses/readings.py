@@ -111,7 +111,7 @@ def _as(own: int, other: int) -> Change:
 def _ids(side: str, vocabulary: int, right: Array, wrong: Array) -> Iterator[Alteration]:
     """The ids read otherwise: clamped, wrapped or replaced from the first wrong one on, or one.
 
-    Nothing is told where no token is right.
+    Yields nothing if no token is right.
     """
 
     def other(name: str, title: str, change: Change) -> Alteration:
