@@ -19,6 +19,7 @@ from ..judge.case import DTYPES, Case
 from ..judge.checking import DEVICES, MODES
 from ..judge.diagnosis import Diagnosis
 from ..judge.expectation.components import OWN, without_other_layouts
+from ..judge.expectation.expectation_store import shared
 from ..judge.report import files, matrix
 from ..judge.result import Result
 from ..judge.selection import NAMES, Selection, artefacts_in, cases_for
@@ -254,5 +255,5 @@ def _run(
             from ..judge.suite.like_folders import described
 
             shown.say(words.like(chosen.like, described(cases[0].config)))
-        told = {"progress": shown.answered, "begin": shown.begin, "last": last}
+        told = {"progress": shown.answered, "begin": shown.begin, "last": last, "store": shared()}
         return checking.run(cases, ports, chosen, modes, devices, limit=limit, quick_compile=core, **told)

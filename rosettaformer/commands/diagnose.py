@@ -14,6 +14,7 @@ from ..common.extras import MissingBackend, require
 from ..judge import deviations, diagnosing, diagnosis
 from ..judge.case import DTYPES
 from ..judge.diagnosis.findings import Verdict
+from ..judge.expectation.expectation_store import shared
 from ..judge.report import files
 from ..judge.report.matrix import render_backward, render_tree
 from ..judge.selection import Selection, cases_for, refuse_without_artefacts
@@ -136,7 +137,7 @@ def run(port: str, components: Sequence[str], entries: Sequence[deviations.Devia
         def say(sentence: str) -> None:
             working.at(sentence.partition("\n")[0])
 
-        return diagnosing.run(port, components, entries, advance, say, **options)
+        return diagnosing.run(port, components, entries, advance, say, store=shared(), **options)
 
 
 def _show(found: diagnosis.Diagnosis) -> None:

@@ -8,6 +8,7 @@ import json
 from collections import Counter
 from pathlib import Path
 
+import numpy as np
 import pytest
 from expectations import suite
 from invoke import invoke
@@ -89,6 +90,22 @@ def test_an_expectation_is_computed_once_for_all_that_it_depends_on(port: str) -
     changed = [dataclasses.replace(case, **{field: value}) for field, value in other.items()] + [case.at("float32")]
     assert len({digest(one) for one in (case, *changed)}) == 1 + len(changed)
     assert digest(dataclasses.replace(case, name="other", catches=(), inputs=dict(reversed(case.inputs.items())))) == digest(case)
+
+
+def test_kept_expectations_are_read_again_unless_their_file_is_damaged(tmp_path: Path) -> None:
+    by_component = {case.component: case for case in all_cases(grad=True) if case.core and "bfloat16" in case.dtypes}
+    cases = [by_component[name].at("bfloat16") for name in ("softmax", "causal_mask", "encoder_layer_vjp")]
+    first, second = Store(tmp_path / "kept"), Store(tmp_path / "kept")
+    for case in cases:
+        for name, one in first.expect(case).items():
+            other = second.expect(case)[name]
+            np.testing.assert_array_equal(one.reference, other.reference, strict=True)
+            assert dataclasses.replace(one, reference=other.reference) == other
+    assert (first.computed, second.computed) == (len(cases), 0)
+    path = tmp_path / "kept" / f"{digest(cases[0])}.npz"
+    path.write_bytes(path.read_bytes()[:-20])
+    (third := Store(tmp_path / "kept")).expect(cases[0])
+    assert third.computed == 1
 
 
 @pytest.mark.parametrize("own", [False, True], ids=["a new folder", "the user's own"])

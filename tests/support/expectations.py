@@ -5,28 +5,21 @@ Without pytest's cache folder, expectations are kept only in this process. Tests
 """
 
 import functools
-import hashlib
 import os
-import pickle
 import shutil
-import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from reference_numpy import TransformerConfig
 from rosettaformer.judge.case import Case
-from rosettaformer.judge.expectation import tolerance
-from rosettaformer.judge.expectation.expectation_store import Store, digest
+from rosettaformer.judge.expectation.expectation_store import Store, code
 from rosettaformer.judge.expectation.tolerance import Expectation
 from rosettaformer.judge.suite import all_cases
 
 __all__ = ["FOLDER", "all_by_id", "expect", "has", "made_once", "store", "suite"]
 
 FOLDER = "ROSETTAFORMER_EXPECTATIONS"  # environment variable that names the folder; tests/conftest.py sets it
-HOUSE = Path(__file__).parents[2]
 
 
 @functools.cache
@@ -66,35 +59,13 @@ def expect(case: Case) -> dict[str, Expectation]:
     return store().expect(case)
 
 
-class _OnDisk(Store):
-    def __init__(self, folder: Path) -> None:
-        super().__init__()
-        self._folder = folder
-
-    def expect(self, case: Case) -> dict[str, Expectation]:
-        path = self._folder / digest(case)[:40]
-        if path.exists():
-            return pickle.loads(path.read_bytes())
-        found = tolerance.expect(case)
-        self._folder.mkdir(exist_ok=True)  # a run of changed code may have removed it
-        with tempfile.NamedTemporaryFile(dir=self._folder, delete=False) as file:
-            pickle.dump(found, file)
-        os.replace(file.name, path)
-        return found
-
-
 @functools.cache
 def store() -> Store:
     """Returns the store of this code's expectations; removes those of other code."""
     if not (parent := os.environ.get(FOLDER)):
         return Store()
-    state = hashlib.sha256(np.__version__.encode())
-    for package in ("reference_numpy", "rosettaformer/judge"):
-        for path in sorted((HOUSE / package).rglob("*.py")):
-            state.update(path.read_bytes())
-    own = Path(parent, state.hexdigest()[:16])
+    own = Path(parent, code())
     for other in Path(parent).iterdir():
         if other != own:
             shutil.rmtree(other, ignore_errors=True)
-    own.mkdir(exist_ok=True)
-    return _OnDisk(own)
+    return Store(own)

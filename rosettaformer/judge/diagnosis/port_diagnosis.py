@@ -48,6 +48,7 @@ def diagnose(
     dtypes: Sequence[str] = (),
     progress: Progress = lambda what, share: None,
     say: Callable[[str], None] = lambda sentence: None,
+    store: Store | None = None,
 ) -> Diagnosis:
     """Diagnoses a port; the result has no findings if everything that the port covers conforms.
 
@@ -59,12 +60,12 @@ def diagnose(
     fail and are left out; entries: their declarations. cases: the cases of a whole model; the suite
     if None. expression: selects among the cases. dtypes: ask only in these. progress is called with
     the current step and its finished share; say is called with each sentence once it is known to
-    hold. Raises ValueError if the port does not start or lacks the mode, MissingBackend if its
-    framework is not installed.
+    hold. store: keeps expectations, by default for this run only. Raises ValueError if the port
+    does not start or lacks the mode, MissingBackend if its framework is not installed.
     """
     deadline = Deadline(limit)
     with contextlib.closing(AskedPort(port, mode, answer_limit, declared, deadline, cases, expression, dtypes)) as asked:
-        task = Task(asked, pairs, deadline, progress, functools.cache(say), Store())  # the cache drops repeated sentences
+        task = Task(asked, pairs, deadline, progress, functools.cache(say), store or Store())  # the cache drops repeated sentences
         conclusions = Conclusions(task)
         examiner = _Examiner(task, conclusions, Questions(task), FailingParts(task, conclusions))
         said = [(entry, Verdict.DESCRIBED if status in FAILURES else Verdict.NOT_COMPARED, text) for entry, status, text in asked.said]

@@ -1,41 +1,101 @@
-"""Caches expectations for several ports, for a diagnosis after a check, and for tests."""
+"""Caches expectations for several ports, for a diagnosis after a check, for later runs and for
+tests.
+"""
 
+import contextlib
+import dataclasses
+import functools
 import hashlib
+import json
 import threading
+import zipfile
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from ..case import Case
+import reference_numpy
+
+from ...common import atomic, compile_cache
+from ..case import Case, numpy_dtype
 from ..stored import Stored
 from . import tolerance
 
 LARGE = 1 << 24  # bytes of outputs above which a case is not cached
+SOURCES = (Path(reference_numpy.__file__).parent, Path(__file__).parents[1])  # code that expectations depend on
 
 
 class Store:
     """A cache of `tolerance.expect`, except for results of more than `LARGE` bytes.
 
-    Several threads may use it; one computes at a time. computed: the number of cache misses.
+    Several threads may use it; one computes at a time. folder: also keeps them there. computed: the number of cache misses.
     """
 
-    def __init__(self) -> None:
-        self._held: dict[str, dict[str, tolerance.Expectation]] = {}
+    def __init__(self, folder: Path | None = None) -> None:
+        self._held: dict[str, tolerance.Expectations] = {}
         self._lock = threading.Lock()
+        self._folder = folder
         self.computed = 0
 
-    def expect(self, case: Case) -> dict[str, tolerance.Expectation]:
+    def expect(self, case: Case) -> tolerance.Expectations:
         """Returns the expectations of a case cast to its dtype; do not modify them."""
         key = digest(case)
         with self._lock:
             if key in self._held:
                 return self._held[key]
-            found = tolerance.expect(case)
-            self.computed += 1
-            if sum(one.reference.nbytes for one in found.values()) <= LARGE:
+            path = self._folder / f"{key}.npz" if self._folder else None
+            found = _read(path) if path else None
+            if found is None:
+                found = tolerance.expect(case)
+                self.computed += 1
+                if path and _size(found) <= LARGE:
+                    _write(path, found)
+            if _size(found) <= LARGE:
                 self._held[key] = found
             return found
+
+
+def shared() -> Store:
+    """A store that keeps expectations in the user's cache, by the code that computes them; none if caching
+    is off.
+    """
+    place = compile_cache.folder()
+    return Store(place / "expectations" / code() if place else None)
+
+
+@functools.cache
+def code() -> str:
+    """Identifies the code that computes expectations."""
+    found = hashlib.sha256(np.__version__.encode())
+    for path in sorted(path for folder in SOURCES for path in folder.rglob("*.py")):
+        found.update(path.read_bytes())
+    return found.hexdigest()[:16]
+
+
+def _size(found: tolerance.Expectations) -> int:
+    return sum(one.reference.nbytes for one in found.values())
+
+
+def _read(path: Path) -> tolerance.Expectations | None:
+    """The expectations in a file; None if there is no such file or it is damaged."""
+    with contextlib.suppress(OSError, ValueError, KeyError, TypeError, zipfile.BadZipFile), np.load(path) as arrays:
+        about = json.loads(str(arrays["about"]))
+        return {
+            name: tolerance.Expectation(reference=arrays[f"{place}"], **fields | {"dtype": numpy_dtype(fields["dtype"])})
+            for place, (name, fields) in enumerate(about)
+        }
+    return None
+
+
+def _write(path: Path, found: tolerance.Expectations) -> None:
+    fields = [field.name for field in dataclasses.fields(tolerance.Expectation) if field.name != "reference"]
+    about = [(name, {field: getattr(one, field) for field in fields} | {"dtype": one.dtype.name}) for name, one in found.items()]
+    arrays: dict[str, Any] = {f"{place}": one.reference for place, one in enumerate(found.values())}
+    with contextlib.suppress(OSError, ValueError):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with atomic.replacing(path) as temporary, temporary.open("wb") as file:
+            np.savez(file, about=json.dumps(about), **arrays)
 
 
 def digest(case: Case) -> str:
