@@ -61,7 +61,8 @@ def clip_global_norm(gradients: Tree, limit: float) -> Tree:
     if not limit > 0:
         raise ValueError(f"limit must be greater than 0; got {limit}")
     flat = flatten(gradients)
-    norm = math.sqrt(sum(float(np.sum(np.square(g, dtype=np.float64))) for g in flat.values()))
+    squares = [arithmetic.sum(np.square(g.reshape(-1), dtype=np.float64), 0) for g in flat.values()]
+    norm = math.sqrt(float(arithmetic.sum(np.concatenate(squares), 0)[0]))
     factor = min(1.0, limit / norm) if norm else 1.0
     return nest({name: g * g.dtype.type(factor) for name, g in flat.items()})
 
