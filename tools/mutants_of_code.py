@@ -71,25 +71,29 @@ class Function:
 
     def __init__(self, name: str, raw: Any) -> None:
         self.name, self.raw = name, raw
-        self.tree: Any = ast.parse(textwrap.dedent(inspect.getsource(raw)))
-        self.tree.body[0].decorator_list = []
-        self.places = list(_places(self.tree.body[0]))
+        self.tree = ast.parse(textwrap.dedent(inspect.getsource(raw)))
+        self.definition.decorator_list = []
+        self.places = list(_places(self.definition))
+
+    @property
+    def definition(self) -> Any:
+        return self.tree.body[0]
 
     @functools.cached_property
     def noted(self) -> CodeType:
         """The code with every expression noted, by its index, after it is evaluated."""
         twin = copy.copy(self)
         twin.tree = copy.deepcopy(self.tree)
-        for index, (*place, node) in reversed([*enumerate(_places(twin.tree.body[0]))]):
-            if isinstance(node, ast.expr):
-                _put(*place, _call(REACHED, ast.Constant(self.name), ast.Constant(index), node))
+        for index, place in reversed([*enumerate(_places(twin.definition))]):
+            if isinstance(place[-1], ast.expr):
+                _put(place, _call(REACHED, ast.Constant(self.name), ast.Constant(index), place[-1]))
         return twin._compiled()
 
     def mutants(self) -> Iterator[Mutant]:
         """Yields the mutants; equal changes of a function are numbered."""
         seen = Counter[str]()
         stored = [node.id for node in ast.walk(self.tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)]
-        names = [*dict.fromkeys([*(one.arg for one in self.tree.body[0].args.args), *stored])]
+        names = [*dict.fromkeys([*(one.arg for one in self.definition.args.args), *stored])]
         for index, (_, field, _, node) in enumerate(self.places):
             texts = {ast.unparse(node)}
             value = node.value if isinstance(node, ast.AugAssign) else node
@@ -105,17 +109,17 @@ class Function:
                     yield Mutant(self, f"{key} #{seen[key]}" if seen[key] > 1 else key, site, choice, codes)
 
     def _with(self, index: int, other: ast.AST) -> CodeType:
-        *place, node = self.places[index]
-        _put(*place, other)
+        place = self.places[index]
+        _put(place, other)
         try:
             return self._compiled()
         finally:
-            _put(*place, node)
+            _put(place, place[-1])
 
     def _compiled(self) -> CodeType:
         found: dict[str, Any] = {}
         exec(compile(ast.fix_missing_locations(self.tree), self.name, "exec"), dict(self.raw.__globals__), found)
-        code: CodeType = found[self.tree.body[0].name].__code__
+        code: CodeType = found[self.definition.name].__code__
         return code
 
 
@@ -124,10 +128,8 @@ def functions() -> list[Function]:
     """All forward functions of the reference, without validation and `EXCLUDED` modules."""
     found = []
     for module in (module_of(info.name) for info in pkgutil.iter_modules(reference_numpy.__path__) if info.name not in EXCLUDED):
-        for owner in (
-            module,
-            *(value for value in vars(module).values() if inspect.isclass(value) and value.__module__ == module.__name__),
-        ):
+        classes: list[Any] = [value for value in vars(module).values() if inspect.isclass(value) and value.__module__ == module.__name__]
+        for owner in (module, *classes):
             prefix = ".".join([module.__name__.rpartition(".")[2], *[owner.__name__] * (owner is not module)])
             for name, value in vars(owner).items():
                 raw = inspect.unwrap(getattr(value, "fget", None) or getattr(value, "__func__", value))
@@ -206,7 +208,8 @@ def _same(one: Any, other: Any, choice: bool) -> bool:
     return choice and plain and (one == other or not (one or other))
 
 
-def _put(parent: ast.AST, field: str, index: int | None, node: ast.AST) -> None:
+def _put(place: Place, node: ast.AST) -> None:
+    parent, field, index, _ = place
     if index is None:
         setattr(parent, field, node)
     else:
