@@ -339,17 +339,17 @@ def of_component(name: str) -> Asked:
 
 
 def result(target: str) -> dict[str, Any]:
-    """Returns counts and gaps of a target, by kind."""
+    """Returns what becomes of a target's changes, by kind: counts, and the keys of those that survive."""
     with contextlib.ExitStack() as stack:
         asked = stack.enter_context(of_family(target)) if (family := target in new.names()) else of_component(target)
-        found: dict[str, Any] = {kind: {"mutants": 0, "killed": 0, "equivalent": Counter(), "gaps": []} for kind in KINDS}
+        found: dict[str, Any] = {kind: {"mutants": 0, "killed": 0, "equivalent": {}, "gaps": []} for kind in KINDS}
         for change, killer, rule in survivors(asked, (changes if family else code)(asked)):
             of_kind = found[change.kind]
             of_kind["mutants"] += 1
             if killer:
                 of_kind["killed"] += 1
             elif rule:
-                of_kind["equivalent"][rule.reason] += 1
+                of_kind["equivalent"].setdefault(rule.reason, []).append(change.key)
             else:
                 of_kind["gaps"].append(change.key)
                 print(f"{target}: {change.key}", flush=True)
@@ -369,10 +369,10 @@ def page(found: dict[str, Any]) -> str:
     lines += [f"| target | {' | '.join(KINDS)} |", "|---|---|---|---|---|"]
     total, gaps = Counter[str](), list[str]()
     for target, kinds in found.items():
-        cells = [f"{one['mutants']}, {sum(one['equivalent'].values())}, {len(one['gaps'])}" for one in kinds.values()]
+        cells = [f"{one['mutants']}, {sum(map(len, one['equivalent'].values()))}, {len(one['gaps'])}" for one in kinds.values()]
         lines.append(f"| {target} | {' | '.join(cells)} |")
         for one in kinds.values():
-            total.update(one["equivalent"])
+            total.update({reason: len(keys) for reason, keys in one["equivalent"].items()})
             gaps += [f"- {target}: `{key}`" for key in one["gaps"]]
     lines += ["", "Changes that no output can show:", "", *(f"- {reason}: {count}" for reason, count in total.most_common())]
     return "\n".join([*lines, "", "Gaps:", "", *(gaps or ["- none"])]) + "\n"

@@ -76,11 +76,16 @@ def _drawn(name: str, shape: tuple[int, ...], config: TransformerConfig, seed: i
     kind = name.rpartition(".")[2]
     if kind == "scale":
         return generator.uniform(0.4, 1.8, shape) - (1 if config.norm_one_plus_scale else 0)
-    drawn = generator.standard_normal(shape)
+    drawn = generator.standard_normal(shape) * (_stream(config) if kind == "table" or ".output." in name else 1.0)
     if kind == "kernel":
         of_heads = len(shape) == 3 and name.endswith("attention.output.kernel")
         return drawn * GAIN / np.sqrt(shape[0] * shape[1] if of_heads else shape[0])
     return drawn * {"bias": 0.5, "offset": 0.5}.get(kind, 1.0)
+
+
+def _stream(config: TransformerConfig) -> float:
+    """Returns the size of the vectors between pre-norm layers: so small that epsilon shows."""
+    return min(1.0, 10 * config.epsilon**0.5) if config.norm_placement == "pre" else 1.0
 
 
 @cache
