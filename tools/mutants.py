@@ -24,7 +24,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import mutants_of_code as of_code
 import numpy as np
 from evidence import kept, write
 from expectations import all_by_id
@@ -35,6 +34,7 @@ from rosettaformer.judge.case import Case
 from rosettaformer.judge.catalogue import injected
 from rosettaformer.judge.catalogue.alteration import places, setting, sites
 from rosettaformer.judge.compare import compare
+from rosettaformer.judge.diagnosis.hypotheses import code as of_code
 from rosettaformer.judge.diagnosis.hypotheses.dataflow import dataflow_changes
 from rosettaformer.judge.diagnosis.hypotheses.inputs import other_inputs
 from rosettaformer.judge.expectation import components, tolerance
@@ -81,7 +81,7 @@ class Asked:
     def reached(self) -> list[dict[str, frozenset[int]]]:
         """The sites of functions that each case reaches."""
         found = []
-        with of_code.reached() as sites:
+        with of_code.reached(functions()) as sites:
             for index, case in enumerate(self.cases):
                 start = time.perf_counter()
                 components.answer(case)
@@ -145,9 +145,14 @@ def _long(case: Case) -> bool:
     return any(np.size(value) > FEW for value in case.inputs.values()) and bool(case.folder)
 
 
+def functions() -> list[of_code.Function]:
+    """The functions whose changes outputs must show: all but updates and backward passes."""
+    return [one for one in of_code.functions() if not one.name.startswith(("optimizer.", "schedule.")) and "_vjp" not in one.name]
+
+
 def code(asked: Asked) -> Iterator[Change]:
     """Changes of the code that some case reaches."""
-    for function in of_code.functions():
+    for function in functions():
         by_case = [sites[function.name] for sites in asked.reached]
         for mutant in function.mutants() if any(by_case) else ():
             if any(mutant.site in sites for sites in by_case):

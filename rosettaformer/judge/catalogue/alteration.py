@@ -12,7 +12,7 @@ import inspect
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -169,7 +169,7 @@ class Alteration:
     replaced functions, for the same bug in other forms. variant: the title if this is a variant,
     otherwise empty. place: where in a model it applies; None for everywhere. of_case: returns the
     alteration for a case, if it depends on the case. reads: returns the case that the reference
-    computes instead of a case.
+    computes instead of a case. generated: what it is, if it is derived from runs of the reference.
     """
 
     id: str
@@ -188,6 +188,7 @@ class Alteration:
     place: Place | None = None
     of_case: Callable[[Case], "Alteration"] | None = None
     reads: Callable[[Case], Case] | None = None
+    generated: ClassVar[str] = ""
 
     @functools.cached_property
     def hypotheses(self) -> tuple["Alteration", ...]:

@@ -177,5 +177,9 @@ def _answer(combination: Combination, case: Case, around: contextlib.AbstractCon
     read = functools.reduce(lambda given, one: one.reads(given) if one.reads else given, combination, case)
     with injected(*(one.on(case) for one in combination)), np.errstate(all="ignore"):
         if read is case:
-            return components.answer(case, around)
-        return case.part(components.answer(dataclasses.replace(read, compared=""), around))
+            found = components.answer(case, around)
+        else:
+            found = case.part(components.answer(dataclasses.replace(read, compared=""), around))
+    if not all(isinstance(value, np.ndarray) for value in found.values()):
+        raise TypeError("an output is no array")
+    return found

@@ -95,14 +95,15 @@ class CauseSearch:
         place, evidence = self.place, self.search.evidence
         if not self.task.port.whole or place.dtype not in ("float64", "float32"):
             return False
-        self.symptoms = rounding(evidence.probes, evidence.answers, evidence.clean)
-        for one in self.symptoms:
+        rounds = rounding(evidence.probes, evidence.answers, evidence.clean)
+        for one in rounds:
             self.task.say(f"{place.name}: {one.sentence}")
+        self.symptoms = rounds or self.symptoms
         if place.dtype == "float64":
-            return bool(self.symptoms) and self._in_float32(rounds=True)
-        if self.symptoms:
-            self.conclusions.nameless(place, evidence, self.symptoms)
-        return bool(self.symptoms)
+            return bool(rounds) and self._in_float32(rounds=True)
+        if rounds:
+            self.conclusions.nameless(place, evidence, rounds)
+        return bool(rounds)
 
     def _lost_digits(self) -> list[Combination]:
         """The low-precision matrix product that explains a whole model's small float32 errors."""
@@ -166,7 +167,7 @@ class CauseSearch:
 
     def _cover(self, search: Search) -> Combination:
         """The combination that explains the most outputs, from what is known or from scratch."""
-        covers = (search.cover(base) for base in (self.conclusions.known, ()))
+        covers = [search.cover(base) for base in (self.conclusions.known, (), *search.generated()[:1])]
         return max(covers, key=lambda cover: len(search.evidence.explained(cover)))
 
     def _in_float32(self, rounds: bool = False) -> bool:

@@ -17,20 +17,35 @@ class TimeIsUp(Exception):
     """The limit has passed."""
 
 
+class PartIsUp(TimeIsUp):
+    """The limit for one component has passed."""
+
+
 class Deadline:
     """A limit on this thread's processor time, in seconds from now; None for no limit.
 
-    The port runs in its own process, so neither its start nor its answers count.
+    The port runs in its own process, so neither its start nor its answers count. each: the limit
+    from the last `begin`.
     """
 
-    def __init__(self, seconds: float | None = None) -> None:
-        self._seconds = seconds
-        self._end = None if seconds is None else time.thread_time() + seconds
+    def __init__(self, seconds: float | None = None, each: float | None = None) -> None:
+        self._limits = {TimeIsUp: seconds, PartIsUp: each}
+        self._ends: dict[type[TimeIsUp], float] = {}
+        self._start(TimeIsUp)
+
+    def begin(self) -> None:
+        """Restarts the limit of one part."""
+        self._start(PartIsUp)
 
     def check(self) -> None:
-        """Raises TimeIsUp once the limit has passed."""
-        if self._end is not None and time.thread_time() > self._end:
-            raise TimeIsUp(f"the limit of {self._seconds:g} seconds has passed")
+        """Raises TimeIsUp once the limit has passed, PartIsUp if it is that of one part."""
+        for error, end in self._ends.items():
+            if time.thread_time() > end:
+                raise error(f"the limit of {self._limits[error]:g} seconds has passed")
+
+    def _start(self, error: type[TimeIsUp]) -> None:
+        if (seconds := self._limits[error]) is not None:
+            self._ends[error] = time.thread_time() + seconds
 
 
 class Verdict(StrEnum):

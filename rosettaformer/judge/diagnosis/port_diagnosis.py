@@ -27,10 +27,12 @@ from .evidence.crashes import Failed
 from .evidence.evidence import narrowed
 from .evidence.first_wrong import beginning
 from .failing_parts import FailingParts
-from .findings import Deadline, Diagnosis, Finding, TimeIsUp, Verdict
+from .findings import Deadline, Diagnosis, Finding, PartIsUp, TimeIsUp, Verdict
 from .hypotheses import candidates
 from .questions import About, Progress, Questions, Task
 from .symptoms.common import common_cases
+
+EACH = 60.0  # seconds for one component
 
 
 def diagnose(
@@ -55,15 +57,15 @@ def diagnose(
     components: examine only these. pairs: also search for two alterations at once. gradients: run
     the gradient cases of components with correct outputs, and walk the gradients of the largest
     one if its modules can be traced. limit: processor seconds of the search, without the port's
-    own, after which, as on KeyboardInterrupt, the best result so far is returned; None for no
-    limit. answer_limit: seconds for one answer. declared: cases and dtypes that are expected to
+    own, after which, as on KeyboardInterrupt, the best result so far is returned; None for EACH per
+    component. answer_limit: seconds for one answer. declared: cases and dtypes that are expected to
     fail and are left out; entries: their declarations. cases: the cases of a whole model; the suite
     if None. expression: selects among the cases. dtypes: ask only in these. progress is called with
     the current step and its finished share; say is called with each sentence once it is known to
     hold. store: keeps expectations, by default for this run only. Raises ValueError if the port
     does not start or lacks the mode, MissingBackend if its framework is not installed.
     """
-    deadline = Deadline(limit)
+    deadline = Deadline(limit, EACH if limit is None else None)
     with contextlib.closing(AskedPort(port, mode, answer_limit, declared, deadline, cases, expression, dtypes)) as asked:
         task = Task(asked, pairs, deadline, progress, functools.cache(say), store or Store())  # the cache drops repeated sentences
         conclusions = Conclusions(task)
@@ -77,7 +79,11 @@ def diagnose(
                 forward = forward_of(component)
                 wanted = not examiner.silent and (not components or component in components or (gradients and forward in components))
                 if component in asked.covered and wanted and (not forward or (gradients and conclusions.right(forward))):
-                    examiner.examine(component)
+                    deadline.begin()
+                    try:
+                        examiner.examine(component)
+                    except PartIsUp as error:
+                        examiner.stop(str(error))
             if gradients and not examiner.silent:
                 examiner.examine_gradients(components or FORWARD)
             examiner.conclude(entries)

@@ -134,13 +134,13 @@ def explained(found: Sequence[Combination], place: str, cases: Sequence[Case], *
 
 
 def _matched(combination: Combination) -> str:
-    """The injected alterations: known bugs, settings and constants by id, dataflow changes."""
+    """The injected alterations: known bugs, settings and constants by id, changes by kind."""
     known = tuple(one for one in combination if one.id.isalnum() and one.id.isupper())
-    settings = tuple(one for one in combination if one not in known and not hasattr(one, "parent"))
-    changes = len(combination) - len(known) - len(settings)  # those with a parent
+    settings = tuple(one for one in combination if one not in known and not one.generated)
+    changes = Counter(one.generated for one in combination if one.generated)
     parts = [f"known bug{'s' * (len(known) > 1)} {ids(known)}"] if known else []
     parts += ["the reference with " * (not known) + ids(settings)] if settings else []
-    parts += ["a dataflow change" if changes == 1 else f"{changes} dataflow changes"] if changes else []
+    parts += [f"a {kind}" if number == 1 else f"{number} times a {kind}" for kind, number in changes.items()]
     return " and ".join(parts)
 
 

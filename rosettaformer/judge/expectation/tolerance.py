@@ -7,9 +7,10 @@ large.
 
 Four orders suffice for an output with many elements. A single number, and a gradient whose elements
 all depend on the same few roundings, also use SHUFFLES random orders, as do short prompts of whole
-models, and cases in float64 whose orders agree by chance. Training steps, with their many outputs, use STEPPED. Searches, which score few hypotheses,
-use SEARCHED, and there the c_i replay the choices of r so that they score the same hypotheses. For
-random components r is the mean over DRAWS seeds and the c_i are the single draws.
+models, and cases in float64 whose orders agree by chance. Training steps, with their many outputs,
+use STEPPED. Searches, which score few hypotheses, use SEARCHED, and there the c_i replay the
+choices of r so that they score the same hypotheses. For random components r is the mean over DRAWS
+seeds and the c_i are the single draws.
 
 An output that wrong zeros would pass is not comparable (`Expectation.incomparable`).
 """

@@ -35,8 +35,8 @@ class Search:
         """The simplest alterations that explain the outputs.
 
         In this order: the known ones, a known one at one place, a single alteration or another
-        reading of the prompts, the known ones and another. Several results are indistinguishable on the probes. located: also alterations
-        at one place of the model.
+        reading of the prompts, the known ones and another. Several results are indistinguishable on
+        the probes. located: also alterations at one place of the model, and code changes.
         """
         if known and self.evidence.explains(known, known):
             return [known]
@@ -192,6 +192,16 @@ class Search:
             if len(altering) < len(pair) and not (altering and self.evidence.near(altering, index)):
                 return False
         return True
+
+    def generated(self) -> list[Combination]:
+        """The derived alterations that explain one of the smallest failing outputs, those that
+        explain most of them first.
+        """
+        shown, count = self._shown(), dict[Combination, int]()
+        for tier in (self.hypotheses.inputs(shown), self.hypotheses.dataflow(shown), self.hypotheses.code(shown)):
+            found = {(one,): len(self.evidence.explained((one,), self.evidence.small[:SCREENED])) for one in tier}
+            count |= {base: number for base, number in found.items() if number}
+        return sorted(count, key=lambda base: -count[base])
 
     def cover(self, base: Combination = ()) -> Combination:
         """Adds alterations one by one, each explaining the most further outputs, until none

@@ -50,6 +50,8 @@ class DataflowChange(Alteration):
     argument: str
     value: str
 
+    generated = "dataflow change"
+
     @property
     def name(self) -> str:
         """The change and its place."""

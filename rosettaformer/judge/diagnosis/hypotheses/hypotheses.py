@@ -1,7 +1,8 @@
 """The list of all hypotheses, most likely first, and the altered references' outputs.
 
-Hypotheses are known bugs and settings of the catalogue, dataflow changes, each of these at one
-place, and ignored inputs. Constants are not listed: their values are fitted to outputs.
+Hypotheses are known bugs and settings of the catalogue, other inputs, dataflow changes, each of
+these at one place, code changes, and ignored inputs. Constants are not listed: their values are fitted to
+outputs.
 """
 
 import dataclasses
@@ -18,8 +19,9 @@ from ...expectation.expectation_store import Store
 from .. import altered
 from ..altered import Combination
 from ..findings import Deadline
+from .code import code_changes
 from .dataflow import dataflow_changes
-from .inputs import ignored
+from .inputs import ignored, read_otherwise
 
 
 def candidates(probes: Iterable[Case], alterations: Iterable[Alteration]) -> list[Alteration]:
@@ -59,7 +61,8 @@ class Hypotheses:
         self._changed: dict[Alteration, list[list[Site]]] = {}  # a dataflow change -> its sites, probe by probe
         self._answers = [self._kept(index) for index in range(len(self.probes))]
         self.alters, self.located = functools.cache(self._altering), functools.cache(self._located)
-        self._called_in, self.dataflow = functools.cache(self._calls_of), functools.cache(self._rewired)
+        self._called_in, self.inputs = functools.cache(self._calls_of), functools.cache(self._reread)
+        self.dataflow, self.code = functools.cache(self._rewired), functools.cache(self._recoded)
         self._defects, self.settings = ([each for one in kind for each in one.hypotheses] for kind in (defects, settings))
         self._functions = {function for one in (*self._defects, *self.settings) for function in one.replaces} | set(_FUNCTIONS.values())
 
@@ -85,8 +88,8 @@ class Hypotheses:
         return [one for one in every if any(self.alters(one, index) for index in indices)]
 
     def tiers(self, shown: tuple[int, ...] = (), located: bool = True) -> Iterator[Sequence[Alteration]]:
-        """All hypotheses, most likely first: known bugs, settings, dataflow changes, and each of
-        them at one place.
+        """All hypotheses, most likely first: known bugs, settings, other inputs, dataflow changes,
+        each of them at one place, and code changes.
 
         The first two tiers include everything that replaces a function called by a probe, whether
         or not it has an effect: one probe shows that an alteration without effect explains nothing,
@@ -95,9 +98,18 @@ class Hypotheses:
         """
         yield self._called(self._defects)
         yield self._called(self.settings)
+        yield self.inputs(shown)
         yield self.dataflow(shown)
         if located:
             yield self.located(shown)
+            yield self.code(shown)
+
+    def _reread(self, shown: tuple[int, ...]) -> list[Alteration]:
+        """The other inputs of losses, updates, searches and gradients; symptoms tell the others."""
+        found = (
+            one for index in shown if not self._forward and not self.probes[index].folder for one in read_otherwise(self._doubles[index])
+        )
+        return list({one.id: one for one in found}.values())
 
     def _rewired(self, shown: tuple[int, ...]) -> list[Alteration]:
         """The dataflow changes of these probes."""
@@ -107,6 +119,11 @@ class Hypotheses:
             for index, run in zip(shown, runs, strict=True):
                 self._changed[one][index] = run
         return list(changes)
+
+    def _recoded(self, shown: tuple[int, ...]) -> list[Alteration]:
+        """The code changes of these probes."""
+        found = [one for index in shown for one in code_changes(self._doubles[index])]
+        return list({one.id: one for one in found}.values())
 
     def _located(self, shown: tuple[int, ...]) -> list[Alteration]:
         """Known bugs, settings and dataflow changes at one place of the model, without those that

@@ -7,14 +7,16 @@ An ignored optional array is also an alteration of the reference.
 import dataclasses
 import functools
 import itertools
+import operator
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from ...case import Case
 from ...catalogue import Alteration
-from ...catalogue.alteration import on_arguments, setting
+from ...catalogue.alteration import FRAMEWORKS, on_arguments, setting
 from ...expectation import components
 from ...expectation.components import FORWARD
 from ...stored import changed
@@ -32,6 +34,13 @@ class OtherInput(NamedTuple):
     words: str
     change: Change
     ignored: str = ""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class InputChange(Alteration):
+    """Another input as an alteration."""
+
+    generated = "different input"
 
 
 @functools.cache
@@ -65,7 +74,7 @@ def other_inputs(case: Case) -> Iterator[OtherInput]:
     for name, value in given.items():
         if isinstance(value, bool | np.bool_):
             yield OtherInput(f"with {name}={not value}", _set(name, lambda value: not value))
-        elif isinstance(value, np.ndarray):
+        elif isinstance(value, np.ndarray | int | float):
             if name in optional:
                 yield OtherInput(f"without `{name}`: it is ignored", _set(name, lambda value: None), ignored=name)
             yield from (OtherInput(f"with `{name}` {words}", _set(name, function)) for words, function in _altered(value))
@@ -76,6 +85,20 @@ def other_inputs(case: Case) -> Iterator[OtherInput]:
             if first < second:
                 yield OtherInput(f"with `{first}` and `{second}` swapped", _replace({first: second, second: first}))
     yield from _without_parameters(case)
+
+
+def read_otherwise(case: Case) -> Iterator[Alteration]:
+    """The other inputs of a case as alterations."""
+    for one in other_inputs(case):
+        read = functools.partial(_read, one.change)
+        yield InputChange(
+            id=f"{case.component} {one.words}", title=f"the output is the reference's {one.words}", component=case.component,
+            fix=dict.fromkeys(FRAMEWORKS, "use the inputs as they are given"), replaces={}, reads=read,
+        )  # fmt: skip
+
+
+def _read(change: Change, case: Case) -> Case:
+    return change(case) or case
 
 
 def reversed_rows(case: Case) -> Case:
@@ -93,22 +116,31 @@ def _of_rows(name: str, value: np.ndarray) -> bool:
     return value.ndim > 1 and len(value) > 1 and axes.startswith("b")
 
 
-def _altered(value: np.ndarray) -> Iterator[tuple[str, Callable[[np.ndarray], Any]]]:
+def _altered(value: np.ndarray | float) -> Iterator[tuple[str, Callable[[Any], Any]]]:
     """Changes of an input before its use, with their words."""
-    if value.dtype.kind == "b":
+    kind = value.dtype.kind if isinstance(value, np.ndarray) else "i" if isinstance(value, int) else "f"
+    if kind in "iu":
+        yield from ((f"{'plus' if n > 0 else 'minus'} {abs(n)}", functools.partial(operator.add, n)) for n in (1, -1, 2, -2))
+        yield from ((f"minus 1, but at least {least}", functools.partial(_before, least)) for least in (0, 1))
+    if not isinstance(value, np.ndarray):
+        return
+    if kind == "b":
         yield "inverted", np.logical_not
         if value.ndim == 4:
             yield "with queries and keys swapped", lambda mask: mask.swapaxes(2, 3)
             yield "of the first batch row used for all rows", lambda mask: mask[:1]
             yield "of the first head used for all heads", lambda mask: mask[:, :1]
-    if value.dtype.kind in "iu":
-        yield from ((f"{'plus' if n > 0 else 'minus'} {abs(n)}", functools.partial(np.add, n)) for n in (1, -1, 2, -2))
     if value.ndim >= 2:
         yield "reversed along its second axis", lambda array: array[:, ::-1]
         yield "shifted by one along its second axis, repeating the first", lambda array: np.concatenate([array[:, :1], array[:, :-1]], 1)
         yield "shifted by one along its second axis, repeating the last", lambda array: np.concatenate([array[:, 1:], array[:, -1:]], 1)
         yield "reversed along the batch", lambda array: array[::-1]
         yield "of the first batch row in all rows", lambda array: np.broadcast_to(array[:1], array.shape)
+
+
+def _before(least: int, value: Any) -> Any:
+    """The whole number before each of these, but at least `least`."""
+    return np.maximum(value - 1, least) if isinstance(value, np.ndarray) else max(value - 1, least)
 
 
 def _set(name: str, function: Callable[[Any], Any]) -> Change:

@@ -4,6 +4,7 @@ Symptoms do not describe the values of these; instead: which cases fail, which o
 and from which step on.
 """
 
+import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 
@@ -18,12 +19,15 @@ from ..words import listed
 from .answered import Symptom
 from .conditions import condition
 
+LAYER = re.compile(r"(.*\blayers)\.(\d+)\.(.*)")  # a parameter of a layer: the stack, the layer, the rest
+SAME = 1e-4  # relative difference up to which factors are the same
 SAYS = 55  # specificity of these sentences, which say where and not what
 NAMED = 3  # outputs listed by name
 WORDS = {"token_bn": "ids", "token_bwn": "ids", "log_p_bn": "log-probabilities", "score_bw": "scores", "parameters": "parameters",
          "first_moment": "first moments", "second_moment": "second moments"}  # fmt: skip
 STEPPED = {"token_bn": "token", "token_bwn": "token", "log_p_bn": "token"}  # outputs whose last axis counts steps
 
+Array = np.ndarray
 Answer = tuple[Case, Mapping[str, Expectation], Outputs]
 
 
@@ -31,7 +35,8 @@ def common(failing: Sequence[Answer], right: Sequence[Case]) -> list[Symptom]:
     """The facts that hold for every failing output. right: the passing cases."""
     if not failing:
         return []
-    sentences = [*_cases([case for case, *_ in failing], right), *_outputs(failing), *_from_step(failing)]
+    outputs = _backward(failing) or [*_outputs(failing), *_multiples(failing)]
+    sentences = [*_cases([case for case, *_ in failing], right), *outputs, *_from_step(failing)]
     return [Symptom(f"common {index}", sentence, SAYS) for index, sentence in enumerate(sentences)]
 
 
@@ -62,10 +67,65 @@ def _outputs(failing: Sequence[Answer]) -> Iterator[str]:
     if not within:
         others = list(dict.fromkeys(map(_first, right)))
         yield f"{of} {_words(parts)} {_plural(parts, 'differs')}; the {_words(others)} {_plural(others, 'is')} correct"
-    elif not endings.keys() & set(map(_last, within)):
+    elif not endings.keys() & set(map(_last, within)) and all("." in name for name in wrong):
         yield f"{of} {_words(parts)} that end in {_words(list(endings))} differ; the others are correct"
     else:
         yield f"{of} {_words(wrong)} {_plural(wrong, 'differs')}; the others are correct"
+
+
+def _backward(failing: Sequence[Answer]) -> list[str]:
+    """Where the gradients of a whole model first go wrong in the backward pass; empty for other
+    outputs.
+
+    A wrong gradient makes those of all earlier layers wrong, so that the last layer with one tells.
+    """
+    if not failing[0][0].folder or not forward_of(failing[0][0].component):
+        return []
+    names = [name for name in failing[0][1] if LAYER.match(name)]
+    wrong = {name for _, clean, outputs in failing for name, one in clean.items() if compare(one, outputs.get(name)).excess > 1}
+    layers = {name: LAYER.match(name).groups() for name in names}  # type: ignore[union-attr]
+    stacks = dict.fromkeys(stack for stack, _, _ in layers.values())
+    stack = next((one for one in reversed(stacks) if any(layers[name][0] == one for name in names if name in wrong)), "")
+    last = max((int(index) for name, (own, index, _) in layers.items() if own == stack and name in wrong), default=-1)
+    own = {rest: name in wrong for name, (one, index, rest) in layers.items() if one == stack and int(index) == last}
+    if all(own.values()):  # of this layer; none if no layer is wrong
+        return []
+    differ = [rest for rest, off in own.items() if off]
+    return [
+        f"in backward order, the first wrong gradients are those of {listed([f'`{one}`' for one in differ])} "
+        f"in layer {last}; the others in that layer{' and those of later layers' * _later(layers, stack, last)} are correct"
+    ]
+
+
+def _later(layers: Mapping[str, Sequence[str]], stack: str, last: int) -> bool:
+    """Whether a stack has a layer after this one."""
+    return any(one == stack and int(index) > last for one, index, _ in layers.values())
+
+
+def _multiples(failing: Sequence[Answer]) -> Iterator[str]:
+    """Which outputs are the same multiple of the reference's in every failing case."""
+    groups: list[tuple[list[str], Array]] = []
+    for name in failing[0][1]:
+        ratios = np.array([_ratio(clean[name].reference, outputs.get(name)) for _, clean, outputs in failing if name in clean])
+        if len(ratios) < len(failing) or np.isnan(ratios).any():
+            return
+        same = next((names for names, other in groups if np.allclose(ratios, other, rtol=SAME)), None)
+        if same is None:
+            groups.append(([name], ratios))
+        else:
+            same.append(name)
+    if 1 < len(groups) < len(failing[0][1]):
+        each = "; ".join(_words(names) for names, _ in groups)
+        yield f"your outputs are multiples of the reference's, and these are the same multiple: {each}"
+
+
+def _ratio(reference: Array, got: object) -> float:
+    """The number that a reference's output is multiplied by; NaN if none gives the other output."""
+    if not isinstance(got, np.ndarray) or got.shape != reference.shape or not np.abs(reference).max(initial=0.0):
+        return np.nan
+    place = np.unravel_index(np.abs(reference).argmax(), reference.shape)
+    ratio = float(got[place]) / float(reference[place])
+    return ratio if np.allclose(got.astype(np.float64), ratio * reference, rtol=SAME, atol=SAME * np.abs(got[place])) else np.nan
 
 
 def _plural(names: Sequence[str], verb: str) -> str:

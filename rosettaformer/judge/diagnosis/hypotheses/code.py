@@ -1,8 +1,7 @@
-"""Mutants of the reference's code: one expression or statement of one function changes.
+"""Code changes: one expression or statement of one function of the reference is another one.
 
 Not changed, since no output in float64 shows it: validation (`EXCLUDED`, and statements that only
-reject arguments), error messages, annotations, casts (`CASTS`), `IRRELEVANT` keywords, and backward
-passes.
+reject arguments), error messages, annotations, casts (`CASTS`), and `IRRELEVANT` keywords.
 """
 
 import ast
@@ -12,20 +11,29 @@ import functools
 import inspect
 import itertools
 import pkgutil
+import sys
 import textwrap
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from types import CodeType
 from typing import Any
 
-import reference_numpy
-from rosettaformer.judge.expectation.components import module_of
+import numpy as np
 
-__all__ = ["Function", "Mutant", "compared", "functions", "reached", "swapped", "without"]
+import reference_numpy
+from reference_numpy import config
+from reference_numpy.arrays import Array
+
+from ...case import Case
+from ...catalogue import Alteration
+from ...catalogue.alteration import FRAMEWORKS
+from ...expectation import components
+from ...expectation.components import forward_of, module_of
+from ...expectation.paths import Paths
 
 EXCLUDED = """
-    arrays checks fields int8 layout optimizer parameters presets recipe schedule sharding sites strategy suggestions
+    arrays checks fields int8 layout parameters presets recipe sharding sites strategy suggestions
 """.split()  # noqa: SIM905 - a list of names reads better in lines
 CASTS = ("astype", "copy", "is_half", "upcast_half", "number", "type", "asarray", "str", "int")
 IRRELEVANT = ("copy", "optimize", "strict", "dtype")
@@ -48,6 +56,11 @@ CHOICES = set("""
     rotates rotation round_scale scale scale_embedding scaling Scores scores segment_bt self side size source source_mask_bs start
     target text token window
 """.split())  # noqa: SIM905  # fmt: skip
+BACKWARD = "_vjp"  # in the names of functions of the backward pass
+REDUCTIONS = {
+    "arithmetic.scatter_add": "last_of", "arithmetic.sum": "arithmetic.mean", "arithmetic.mean": "arithmetic.sum",
+    "np.sum": "np.mean", "np.mean": "np.sum",
+}  # fmt: skip
 REACHED, COMPARED, UNUSABLE = "_reached", "_compared", "_unusable"  # names that mutated functions call
 Changed = tuple[ast.AST, ast.AST]  # the node with the values before and after compared, and with a value that is of no use
 Place = tuple[ast.AST, str, int | None, ast.AST]  # a parent, its field, the index in it, and the present node
@@ -61,6 +74,8 @@ class Mutant:
 
     function: "Function"
     key: str
+    title: str
+    fix: str
     site: int
     choice: bool
     codes: tuple[Callable[[], CodeType], ...]
@@ -89,24 +104,32 @@ class Function:
                 _put(place, _call(REACHED, ast.Constant(self.name), ast.Constant(index), place[-1]))
         return twin._compiled()
 
-    def mutants(self) -> Iterator[Mutant]:
-        """Yields the mutants; equal changes of a function are numbered."""
+    def mutants(self, kinds: Mapping[int, str] | None = None) -> Iterator[Mutant]:
+        """Yields the mutants; equal changes of a function are numbered.
+
+        kinds: of values in a run, by site. With them, a name is also replaced with others whose
+        value has the same kind, and a whole number is moved by one.
+        """
+        kinds = kinds or {}
         seen = Counter[str]()
         stored = [node.id for node in ast.walk(self.tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)]
         names = [*dict.fromkeys([*(one.arg for one in self.definition.args.args), *stored])]
+        own = {node.id: kind for index, kind in kinds.items() if isinstance(node := self.places[index][3], ast.Name)}
         for index, (_, field, _, node) in enumerate(self.places):
             texts = {ast.unparse(node)}
             value = node.value if isinstance(node, ast.AugAssign) else node
             site = next(place for place, one in enumerate(self.places) if one[3] is value)
             decided = node.test if isinstance(node, ast.IfExp) else node
             choice = {one.id for one in ast.walk(decided) if isinstance(one, ast.Name)} <= CHOICES
-            for other, changed in _others(node, field, names):
+            for other, changed in itertools.chain(_others(node, field, names), _alike(node, kinds.get(index, ""), own)):
                 if (text := ast.unparse(other)) not in texts:
                     texts.add(text)
                     key = f"{self.name}: {ast.unparse(node)} -> {text}"
                     seen[key] += 1
                     codes = tuple(functools.partial(self._with, index, one) for one in (other, *changed))
-                    yield Mutant(self, f"{key} #{seen[key]}" if seen[key] > 1 else key, site, choice, codes)
+                    title = f"{text} instead of {ast.unparse(node)} in {self.name}"
+                    fix = f"compute {ast.unparse(node)}, as in {self.name}"
+                    yield Mutant(self, f"{key} #{seen[key]}" if seen[key] > 1 else key, title, fix, site, choice, codes)
 
     def _with(self, index: int, other: ast.AST) -> CodeType:
         place = self.places[index]
@@ -123,9 +146,62 @@ class Function:
         return code
 
 
+@dataclass(frozen=True, kw_only=True, eq=False)
+class CodeChange(Alteration):
+    """A mutant as an alteration."""
+
+    mutant: Mutant
+
+    generated = "change of one expression"
+
+    @property
+    def name(self) -> str:
+        """The change and its function."""
+        return f"the reference with {self.title}"
+
+    @contextlib.contextmanager
+    def altering(self, paths: Paths) -> Iterator[None]:
+        """Runs the reference with the changed function. Raises ValueError whatever that raises."""
+        try:
+            with swapped(self.mutant.function, self.mutant.codes[0](), last_of=last_of):
+                yield
+        except Exception as error:
+            raise ValueError(f"{self.id}: {error}") from error
+
+
+def code_changes(case: Case) -> list[Alteration]:
+    """The changes of code that the reference runs for a float64 case; for gradients only those of
+    the backward pass.
+    """
+    with reached(_called(case)) as sites:
+        components.answer(case)
+    backward = bool(forward_of(case.component))
+    run = [(one, sites[one.name]) for one in functions() if one.name in sites and (not backward or BACKWARD in one.name)]
+    return [_change(case, mutant) for function, kinds in run for mutant in function.mutants(kinds) if mutant.site in kinds]
+
+
+def _change(case: Case, mutant: Mutant) -> Alteration:
+    fix = dict.fromkeys(FRAMEWORKS, mutant.fix)
+    return CodeChange(id=mutant.key, title=mutant.title, component=case.component, fix=fix, replaces={}, mutant=mutant)
+
+
+def _called(case: Case) -> list[Function]:
+    """The functions that the reference calls for a case, without its arithmetic, which rounding
+    errors vary.
+    """
+    codes = set[CodeType]()
+    before = sys.getprofile()
+    sys.setprofile(lambda frame, event, argument: codes.add(frame.f_code))
+    try:
+        components.answer(case)
+    finally:
+        sys.setprofile(before)
+    return [one for one in functions() if one.raw.__code__ in codes and not one.name.startswith("arithmetic.")]
+
+
 @functools.cache
 def functions() -> list[Function]:
-    """All forward functions of the reference, without validation and `EXCLUDED` modules."""
+    """All functions of the reference, without validation and `EXCLUDED` modules."""
     found = []
     for module in (module_of(info.name) for info in pkgutil.iter_modules(reference_numpy.__path__) if info.name not in EXCLUDED):
         classes: list[Any] = [value for value in vars(module).values() if inspect.isclass(value) and value.__module__ == module.__name__]
@@ -134,7 +210,7 @@ def functions() -> list[Function]:
             for name, value in vars(owner).items():
                 raw = inspect.unwrap(getattr(value, "fget", None) or getattr(value, "__func__", value))
                 own = inspect.isfunction(raw) and raw.__code__.co_filename == module.__file__ and not raw.__code__.co_freevars
-                left_out = name.startswith(("__", "need", "_conflicts")) or "_vjp" in name or name in (*CASTS, "to_dict")
+                left_out = name.startswith(("__", "need", "_conflicts")) or name in (*CASTS, "to_dict")
                 if own and not left_out:
                     found.append(Function(f"{prefix}.{name}", raw))
     return found
@@ -154,18 +230,28 @@ def swapped(function: Function, code: CodeType, **names: Any) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def reached() -> Iterator[dict[str, set[int]]]:
-    """Yields a mapping that collects the indices of reached sites by function."""
-    found: dict[str, set[int]] = {one.name: set() for one in functions()}
+def reached(meant: Iterable[Function]) -> Iterator[dict[str, dict[int, str]]]:
+    """Yields a mapping that collects the reached sites of these functions, with the kind of their
+    last value.
+    """
+    found: dict[str, dict[int, str]] = {one.name: {} for one in meant}
 
     def note(function: str, index: int, value: Any) -> Any:
-        found[function].add(index)
+        found[function][index] = _kind(value)
         return value
 
     with contextlib.ExitStack() as stack:
         for one in functions():
-            stack.enter_context(swapped(one, one.noted, **{REACHED: note}))
+            if one.name in found:
+                stack.enter_context(swapped(one, one.noted, **{REACHED: note}))
         yield found
+
+
+def _kind(value: Any) -> str:
+    """The dtype and shape of an array, a string with its type, else only the type."""
+    if isinstance(value, np.ndarray):
+        return f"{value.dtype} {value.shape}"
+    return f"str {value}" if isinstance(value, str) else type(value).__name__
 
 
 @contextlib.contextmanager
@@ -272,6 +358,51 @@ def _others(node: ast.AST, field: str, names: list[str]) -> Iterator[tuple[ast.A
         both = _call(COMPARED, ast.Tuple([one, after], ast.Load()), ast.Tuple([after, one], ast.Load()))
         compared = call(index, ast.Starred(both, ast.Load()), end=index + 2)
         yield call(index, after, one, end=index + 2), (compared, call(index, unused, unused, end=index + 2))
+
+
+def _alike(node: ast.AST, kind: str, own: Mapping[str, str]) -> Iterator[tuple[ast.AST, Changed]]:
+    """Yields other values of the same kind: whole numbers moved by one, other names, other choices
+    of the config, whole arrays, and other reductions.
+
+    kind: that of the node's value; empty if unknown. own: that of each name's.
+    """
+    unused = ast.Name(UNUSABLE, ast.Load())
+    others: list[ast.expr] = []
+    if kind == "int" and isinstance(node, ast.expr) and not isinstance(node, ast.Constant):
+        others += [ast.BinOp(node, operator(), ast.Constant(1)) for operator in (ast.Add, ast.Sub)]
+    if kind and isinstance(node, ast.Name):
+        others += [ast.Name(name, ast.Load()) for name in own if own[name] == kind and name != node.id]
+    if kind and isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Slice | ast.Tuple):
+        others.append(node.value)
+    if kind.startswith("str ") and not isinstance(node, ast.Constant):
+        own_choice = kind.removeprefix("str ")
+        others += [ast.Constant(one) for choices in _choices() if own_choice in choices for one in choices if one != own_choice]
+    if kind and isinstance(node, ast.Call):
+        others += _reductions(node)
+    for other in others:
+        yield other, (_call(COMPARED, node, other), unused)
+
+
+@functools.cache
+def _choices() -> list[list[str]]:
+    """The names that an entry of the config may have, for every such entry."""
+    tables = [
+        value for name, value in vars(config).items() if name.isupper() and isinstance(value, Collection) and not isinstance(value, str)
+    ]
+    return [[*names] for names in tables if names and all(isinstance(name, str) for name in names)]
+
+
+def _reductions(node: ast.Call) -> Iterator[ast.expr]:
+    """Yields other ways to reduce several values to one."""
+    if other := REDUCTIONS.get(ast.unparse(node.func)):
+        yield ast.Call(ast.parse(other, mode="eval").body, node.args, node.keywords)
+
+
+def last_of(rows: Array, index: Array, size: int) -> Array:
+    """`arithmetic.scatter_add` that keeps only the last of several rows with the same index."""
+    result = np.zeros((size, rows.shape[-1]), dtype=rows.dtype)
+    result[index.reshape(-1)] = rows.reshape(-1, rows.shape[-1])
+    return result
 
 
 def _instead(node: ast.AST, names: list[str]) -> Iterator[ast.AST]:
