@@ -36,7 +36,7 @@ class Search:
 
         In this order: the known ones, a known one at one place, a single alteration or another
         reading of the prompts, the known ones and another. Several results are indistinguishable on
-        the probes. located: also alterations at one place of the model, and code changes.
+        the probes. located: also alterations at one place of the model.
         """
         if known and self.evidence.explains(known, known):
             return [known]
@@ -44,12 +44,19 @@ class Search:
         placed: list[Combination] = [(one,) for one in self.hypotheses.at_places(known, shown) if self.evidence.explains((one,), (one,))]
         if placed:
             return self._different(placed)[-1:]
-        for tier in self._tiers(shown, located):
-            self.evidence.tried |= set(tier)
-            for before in ((), known) if known else ((),):
-                meant = [one for one in tier if one not in before and (not before or self._combines(one))]
-                if found := [(*before, one) for one in meant if self.evidence.explains((*before, one), before)]:
-                    return self._different(found)
+        return next((found for tier in self._tiers(shown, located) if (found := self._among(tier, known))), [])
+
+    def recoded(self, known: Combination = ()) -> list[Combination]:
+        """The code changes that explain the outputs, alone or with known alterations."""
+        return self._among(self.hypotheses.code(self._shown(known)), known)
+
+    def _among(self, tier: Sequence[Alteration], known: Combination) -> list[Combination]:
+        """The alterations of a tier that explain the outputs, alone or with the known ones."""
+        self.evidence.tried |= set(tier)
+        for before in ((), known) if known else ((),):
+            meant = [one for one in tier if one not in before and (not before or self._combines(one))]
+            if found := [(*before, one) for one in meant if self.evidence.explains((*before, one), before)]:
+                return self._different(found)
         return []
 
     def _tiers(self, shown: tuple[int, ...], located: bool = True) -> Iterator[Sequence[Alteration]]:

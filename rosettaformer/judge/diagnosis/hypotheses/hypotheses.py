@@ -89,7 +89,7 @@ class Hypotheses:
 
     def tiers(self, shown: tuple[int, ...] = (), located: bool = True) -> Iterator[Sequence[Alteration]]:
         """All hypotheses, most likely first: known bugs, settings, other inputs, dataflow changes,
-        each of them at one place, and code changes.
+        and each of them at one place. Code changes are in `code`.
 
         The first two tiers include everything that replaces a function called by a probe, whether
         or not it has an effect: one probe shows that an alteration without effect explains nothing,
@@ -102,7 +102,6 @@ class Hypotheses:
         yield self.dataflow(shown)
         if located:
             yield self.located(shown)
-            yield self.code(shown)
 
     def _reread(self, shown: tuple[int, ...]) -> list[Alteration]:
         """The other inputs of losses, updates, searches and gradients; symptoms tell the others."""

@@ -121,7 +121,7 @@ def _multiples(failing: Sequence[Answer]) -> Iterator[str]:
 
 def _ratio(reference: Array, got: object) -> float:
     """The number that a reference's output is multiplied by; NaN if none gives the other output."""
-    if not isinstance(got, np.ndarray) or got.shape != reference.shape or not np.abs(reference).max(initial=0.0):
+    if not isinstance(got, np.ndarray) or got.shape != reference.shape or not np.isfinite(got).all() or not reference.any():
         return np.nan
     place = np.unravel_index(np.abs(reference).argmax(), reference.shape)
     ratio = float(got[place]) / float(reference[place])
