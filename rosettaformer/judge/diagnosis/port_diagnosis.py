@@ -84,6 +84,7 @@ def diagnose(
                         examiner.examine(component)
                     except PartIsUp as error:
                         examiner.stop(str(error))
+            deadline.begin()
             if gradients and not examiner.silent:
                 examiner.examine_gradients(components or FORWARD)
             examiner.conclude(entries)
@@ -255,6 +256,7 @@ class _Examiner:
             said = [symptom.sentence for symptom in self.current.symptoms or common_cases(failing, right)]
             verdict = Verdict.DESCRIBED if said else Verdict.STOPPED
             self.conclusions.add(self.current.place, verdict, words.stopped(reason, evidence, said))
+            self.current = None
         elif self.questions.heard is not None:
             place, complaint = self.questions.heard
             self.conclusions.add(place, Verdict.STOPPED, words.stopped_before(reason, complaint))

@@ -48,7 +48,7 @@ class Search:
 
     def recoded(self, known: Combination = ()) -> list[Combination]:
         """The code changes that explain the outputs, alone or with known alterations."""
-        return self._among(self.hypotheses.code(self._shown(known)), known)
+        return next((found for changes in self.hypotheses.code(self._shown(known)) if (found := self._among(changes, known))), [])
 
     def _among(self, tier: Sequence[Alteration], known: Combination) -> list[Combination]:
         """The alterations of a tier that explain the outputs, alone or with the known ones."""
@@ -205,7 +205,7 @@ class Search:
         explain most of them first.
         """
         shown, count = self._shown(), dict[Combination, int]()
-        for tier in (self.hypotheses.inputs(shown), self.hypotheses.dataflow(shown), self.hypotheses.code(shown)):
+        for tier in (self.hypotheses.inputs(shown), self.hypotheses.dataflow(shown), *self.hypotheses.code(shown)):
             found = {(one,): len(self.evidence.explained((one,), self.evidence.small[:SCREENED])) for one in tier}
             count |= {base: number for base, number in found.items() if number}
         return sorted(count, key=lambda base: -count[base])

@@ -16,7 +16,7 @@ import textwrap
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from types import CodeType
+from types import CodeType, FrameType
 from typing import Any
 
 import numpy as np
@@ -169,15 +169,17 @@ class CodeChange(Alteration):
             raise ValueError(f"{self.id}: {error}") from error
 
 
-def code_changes(case: Case) -> list[Alteration]:
-    """The changes of code that the reference runs for a float64 case; for gradients only those of
-    the backward pass.
+def code_changes(case: Case) -> list[list[Alteration]]:
+    """The changes of code that the reference runs for a float64 case, by function, those first that
+    are called first from the component's own; for gradients only those of the backward pass.
     """
-    with reached(_called(case)) as sites:
-        components.answer(case)
     backward = bool(forward_of(case.component))
-    run = [(one, sites[one.name]) for one in functions() if one.name in sites and (not backward or BACKWARD in one.name)]
-    return [_change(case, mutant) for function, kinds in run for mutant in function.mutants(kinds) if mutant.site in kinds]
+    called = [one for one in _called(case) if not backward or BACKWARD in one.name]
+    with reached(called) as sites:
+        components.answer(case)
+    return [
+        [_change(case, mutant) for mutant in one.mutants(kinds) if mutant.site in kinds] for one in called if (kinds := sites[one.name])
+    ]
 
 
 def _change(case: Case, mutant: Mutant) -> Alteration:
@@ -186,17 +188,27 @@ def _change(case: Case, mutant: Mutant) -> Alteration:
 
 
 def _called(case: Case) -> list[Function]:
-    """The functions that the reference calls for a case, without its arithmetic, which rounding
-    errors vary.
+    """The functions that the reference calls for a case, the outermost first; without its
+    arithmetic, which rounding errors vary.
     """
-    codes = set[CodeType]()
+    depths, depth = dict[CodeType, int](), 0
+
+    def note(frame: FrameType, event: str, argument: object) -> None:
+        nonlocal depth
+        if event == "call":
+            depth += 1
+            depths[frame.f_code] = min(depth, depths.get(frame.f_code, depth))
+        elif event == "return":
+            depth -= 1
+
     before = sys.getprofile()
-    sys.setprofile(lambda frame, event, argument: codes.add(frame.f_code))
+    sys.setprofile(note)
     try:
         components.answer(case)
     finally:
         sys.setprofile(before)
-    return [one for one in functions() if one.raw.__code__ in codes and not one.name.startswith("arithmetic.")]
+    found = [one for one in functions() if one.raw.__code__ in depths and not one.name.startswith("arithmetic.")]
+    return sorted(found, key=lambda one: depths[one.raw.__code__])
 
 
 @functools.cache

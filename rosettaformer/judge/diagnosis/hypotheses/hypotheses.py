@@ -119,10 +119,9 @@ class Hypotheses:
                 self._changed[one][index] = run
         return list(changes)
 
-    def _recoded(self, shown: tuple[int, ...]) -> list[Alteration]:
-        """The code changes of these probes."""
-        found = [one for index in shown for one in code_changes(self._doubles[index])]
-        return list({one.id: one for one in found}.values())
+    def _recoded(self, shown: tuple[int, ...]) -> list[list[Alteration]]:
+        """The code changes of the last of these probes, by function."""
+        return code_changes(self._doubles[shown[-1]])
 
     def _located(self, shown: tuple[int, ...]) -> list[Alteration]:
         """Known bugs, settings and dataflow changes at one place of the model, without those that

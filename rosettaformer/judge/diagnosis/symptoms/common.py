@@ -36,7 +36,7 @@ def common(failing: Sequence[Answer], right: Sequence[Case]) -> list[Symptom]:
     if not failing:
         return []
     outputs = _backward(failing) or [*_outputs(failing), *_multiples(failing)]
-    sentences = [*_cases([case for case, *_ in failing], right), *outputs, *_from_step(failing)]
+    sentences = [*_cases([case for case, *_ in failing], right), *outputs, *_from_step(failing), *_rows(failing)]
     return [Symptom(f"common {index}", sentence, SAYS) for index, sentence in enumerate(sentences)]
 
 
@@ -161,6 +161,18 @@ def _from_step(failing: Sequence[Answer]) -> Iterator[str]:
                 found.append(("step", 1, off))
     if found and not any(off[:length].any() for _, length, off in found):
         yield f"the first {found[0][0]} is correct, later ones are wrong"
+
+
+def _rows(failing: Sequence[Answer]) -> Iterator[str]:
+    """Whether the first row of the batch is right in every failing output, and only that."""
+    found = [
+        np.asarray(off.reshape(len(off), -1).any(axis=1))
+        for _, clean, outputs in failing
+        for name, one in clean.items()
+        if "_b" in name and (off := _off(one, outputs.get(name))) is not None and len(off) > 1 and off.any()
+    ]
+    if found and not any(off[0] for off in found) and (len(found) > 1 or found[0][1:].all()):
+        yield "the first row of the batch is correct, others are wrong"
 
 
 def _off(expectation: Expectation, got: object) -> np.ndarray | None:
