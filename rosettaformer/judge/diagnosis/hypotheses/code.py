@@ -386,22 +386,20 @@ def _alike(node: ast.AST, kind: str, own: Mapping[str, str]) -> Iterator[tuple[a
         others += [ast.Name(name, ast.Load()) for name in own if own[name] == kind and name != node.id]
     if kind and isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Slice | ast.Tuple):
         others.append(node.value)
-    if kind.startswith("str ") and not isinstance(node, ast.Constant):
-        own_choice = kind.removeprefix("str ")
-        others += [ast.Constant(one) for choices in _choices() if own_choice in choices for one in choices if one != own_choice]
+    if kind.startswith("str ") and isinstance(node, ast.expr) and not isinstance(node, ast.Constant):
+        chosen = kind.removeprefix("str ")
+        tables = [ast.Dict([ast.Constant(chosen)], [ast.Constant(one)]) for one in _choices(chosen)]
+        others += [ast.Call(ast.Attribute(table, "get", ast.Load()), [node, node], []) for table in tables]
     if kind and isinstance(node, ast.Call):
         others += _reductions(node)
     for other in others:
         yield other, (_call(COMPARED, node, other), unused)
 
 
-@functools.cache
-def _choices() -> list[list[str]]:
-    """The names that an entry of the config may have, for every such entry."""
-    tables = [
-        value for name, value in vars(config).items() if name.isupper() and isinstance(value, Collection) and not isinstance(value, str)
-    ]
-    return [[*names] for names in tables if names and all(isinstance(name, str) for name in names)]
+def _choices(chosen: str) -> list[str]:
+    """The other names that an entry of the config with this name may have."""
+    tables = [[*value] for name, value in vars(config).items() if name.isupper() and isinstance(value, Collection)]
+    return [name for names in tables if chosen in names for name in names if isinstance(name, str) and name != chosen]
 
 
 def _reductions(node: ast.Call) -> Iterator[ast.expr]:
