@@ -4,6 +4,7 @@ import gc
 import importlib.util
 import os
 import platform
+import sys
 from collections.abc import Iterator
 from contextlib import nullcontext
 from pathlib import Path
@@ -15,6 +16,7 @@ import pytest
 import run_report
 from affected import affected, changed
 from kinds import FOLDERS, KINDS, kind_of, no_processes
+from sides_in_process import in_process
 
 from rosettaformer.judge import suite as cases
 
@@ -27,6 +29,9 @@ XLA = {
     "xla_llvm_disable_expensive_passes": "true",
     "xla_cpu_parallel_codegen_split_count": 1,
 }
+# Modules are compiled once, also for the processes that tests start.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 os.environ.setdefault("KERAS_BACKEND", "tensorflow")
 
@@ -115,6 +120,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if gpu and not _cuda():
         for item in gpu:
             item.add_marker(pytest.mark.skip(reason="no CUDA device"))
+
+
+@pytest.fixture
+def sides_in_process() -> Iterator[None]:
+    """Runs both sides of comparisons in the test process."""
+    with in_process():
+        yield
 
 
 @pytest.fixture(scope="module")

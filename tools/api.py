@@ -12,8 +12,6 @@ import rosettaformer
 from rosettaformer import ports, pytest_plugin
 from rosettaformer.files import checkpoints
 
-__all__ = ["PAGE", "page"]
-
 PAGE = HOUSE / "docs" / "api.md"
 OWN = (rosettaformer, ports, checkpoints, pytest_plugin)
 HEAD = """# The public Python names

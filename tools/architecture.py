@@ -10,8 +10,6 @@ from import_graph import HOUSE, PACKAGES, imported_packages, reduced, rooms
 
 from rosettaformer.common.atomic import write_text
 
-__all__ = ["PAGE", "house", "judge", "page"]
-
 PAGE = HOUSE / "docs" / "architecture.md"
 OTHERS = ("__main__", "guide.snippets", "judge.templates", "templates")  # the last three hold files for readers
 

@@ -8,8 +8,6 @@ import sys
 from pathlib import Path
 from typing import NamedTuple
 
-__all__ = ["DECLARED", "HOUSE", "INSTALL", "Block", "blocks", "declared", "lines", "ran", "run"]
-
 HOUSE = Path(__file__).resolve().parent.parent
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$|((?:^    [^\n]*\n)+)", re.MULTILINE | re.DOTALL)
 INSTALL = "pip install -c constraints.txt -e '.[all-cpu,dev]'"

@@ -29,8 +29,6 @@ from typing import Any
 
 from rosettaformer.common.atomic import write_text
 
-__all__ = ["HOUSE", "STEPS", "Step", "build", "kept", "made_by", "main", "revision", "stamped", "wrapped", "write"]
-
 HOUSE = Path(__file__).resolve().parent.parent
 ROOT = HOUSE / ".evidence"
 KEPT = "kept"  # folder of a step's finished parts

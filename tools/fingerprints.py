@@ -17,8 +17,6 @@ from rosettaformer.judge.case import Case
 from rosettaformer.judge.suite import all_cases
 from rosettaformer.judge.suite.case_files import arrays_of, row_of
 
-__all__ = ["Frozen", "changes", "fingerprint", "read"]
-
 FINGERPRINTS = Path(__file__).resolve().parent.parent / "tests" / "data" / "cases.json"
 
 

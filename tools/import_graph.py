@@ -6,8 +6,6 @@ import graphlib
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 
-__all__ = ["HOUSE", "PACKAGES", "PORTS", "arrows", "circle", "files", "imported_packages", "imports", "reduced", "rooms", "tree_of"]
-
 HOUSE = Path(__file__).resolve().parent.parent
 PORTS = ("impl_torch", "impl_tf", "impl_jax")
 PACKAGES = ("reference_numpy", *PORTS)

@@ -13,8 +13,6 @@ from pathlib import Path
 from evidence import HOUSE, stamped, write
 from pictures import screenshot
 
-__all__ = ["abridged", "shown", "with_output"]
-
 PAGE, PICTURE = "docs/check.md", "docs/images/matrix.png"
 DTYPES = ("f64", "f32", "bf16", "f16")
 OUTPUT = re.compile(r"(?<=^```\n)(?:PASSED|FAILED): .*?(?=^```$)", re.MULTILINE | re.DOTALL)

@@ -18,8 +18,6 @@ from rich.terminal_theme import MONOKAI
 from rich.text import Text
 from session import CONSOLE, abridged, outputs, prepared
 
-__all__ = ["screenshot"]
-
 COLUMNS = 62  # so narrow that a telephone shows it legibly
 GUIDE = {  # picture -> page of the guide, width, height
     "guide.png": ("components/scaled_dot_product_attention.html", 1600, 1700),

@@ -18,8 +18,6 @@ from published_pairs import OTHERWISE, PAIRS, PLANTED, WITHOUT_FLAX, compare, re
 
 from rosettaformer.comparison.matching import rename_table
 
-__all__ = ["MARK", "cells"]
-
 PAGE, MARK = "docs/compare.md", "<!-- published -->\n"
 FORWARD = ("--only", "none")
 SEEDS = range(1, 5)  # seeds of random sizes

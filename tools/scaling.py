@@ -22,8 +22,6 @@ from rosettaformer.use.scaling.plan import GIB, gib
 from rosettaformer.use.scaling.step import Step
 from rosettaformer.use.scaling.strategies import STRATEGIES, problem
 
-__all__ = ["SIZES", "SMALL", "added", "differences", "gathered", "label", "sent", "steps"]
-
 DEVICES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1000)
 LIMIT = 80  # GiB per device
 NUMBER = 8  # bytes of a payload that is not a tensor

@@ -11,8 +11,6 @@ from pathlib import Path
 from code_blocks import ran
 from evidence import HOUSE, stamped, write
 
-__all__ = ["CONSOLE", "abridged", "outputs", "prepared", "printed", "replayed"]
-
 PAGES = {
     "README.md": "",
     "docs/porting.md": "",

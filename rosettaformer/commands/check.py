@@ -36,12 +36,14 @@ from .options import (
     announced,
     checkpoint_option,
     examples,
+    expression_option,
     ignore_option,
     like_option,
     like_words,
     listed,
     memory_option,
     mesh_option,
+    seconds,
     section,
     seed_option,
     until_the_end,
@@ -70,13 +72,7 @@ _PLURAL = {"device": "devices", "mode": "modes", "dtype": "dtypes", "mesh": "mes
 @section(
     "Cases",
     listed("component", "Components to test.", completion.components),
-    click.option(
-        "-k",
-        "expression",
-        metavar="EXPR",
-        shell_complete=completion.words(completion.cases),
-        help="Cases that match EXPR, as in pytest, such as 'softmax and not vjp'.",
-    ),
+    expression_option("Cases", completion.cases),
     listed("dtype", f"Dtypes: {', '.join(DTYPES)}.", lambda: DTYPES),
     click.option("--grad", is_flag=True, help="Gradients (components such as layer_norm_vjp), too."),
     mesh_option,
@@ -90,14 +86,7 @@ _PLURAL = {"device": "devices", "mode": "modes", "dtype": "dtypes", "mesh": "mes
 @section(
     "Run",
     click.option("-x", "first", is_flag=True, help="Stop at the first failure."),
-    click.option(
-        "--limit",
-        type=click.FloatRange(min=0.1),
-        default=180.0,
-        show_default=True,
-        metavar="SECONDS",
-        help="Time limit for one case, and for the port to start.",
-    ),
+    seconds("--limit", 180.0, "Time limit for one case, and for the port to start."),
     listed("device", f"Devices: {', '.join(DEVICES)}. [default: cpu]", lambda: DEVICES),
     listed("mode", f"Modes: {', '.join(MODES)}. [default: the port's own]", lambda: MODES),
     click.option(
@@ -114,12 +103,7 @@ _PLURAL = {"device": "devices", "mode": "modes", "dtype": "dtypes", "mesh": "mes
     click.option("--junit", "junit_file", type=OUT, help="JUnit XML report, for CI servers."),
     click.option("--deviations", "declared", type=IN, metavar="FILE", help="TOML file of expected failures, with reasons."),
     click.option("--min-cases", type=click.IntRange(min=1), default=1, metavar="N", help="Fail if fewer than N outputs are compared."),
-    click.option(
-        "--allow-incomplete",
-        "incomplete",
-        is_flag=True,
-        help="Exit 0 even if results are missing or cases are vacuous.",
-    ),
+    click.option("--allow-incomplete", "incomplete", is_flag=True, help="Exit 0 even if results are missing or cases are vacuous."),
 )
 def check(
     ports: Names,

@@ -14,7 +14,7 @@ from ..comparison.engine import sides
 from ..comparison.matching import rename_table
 from ..comparison.output import terminal, versus
 from ..judge.report import files
-from .options import OUT, Choice, Grouped, examples, listed, section, wide_console
+from .options import OUT, Grouped, examples, listed, one_of, seconds, section, seed_of, wide_console
 from .progress import Working
 
 WIDTH = 140  # width of tables outside a terminal
@@ -43,7 +43,7 @@ FURTHER = ("gradients", "step")  # gradients of sum(cotangent * output); a step 
         help="Weights of both sides: random, left, right, a .safetensors file with the left's names, or own (each keeps its own). "
         "[default: random for code, left for checkpoints and ports, own for models of libraries and ONNX files]",
     ),
-    click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, metavar="N", help="Seed for inputs and weights."),
+    seed_of("Seed for inputs and weights."),
 )
 @section(
     "Models",
@@ -61,25 +61,9 @@ FURTHER = ("gradients", "step")  # gradients of sum(cotangent * output); a step 
         f"Further comparisons: {', '.join(FURTHER)} or none. [default: both]",
         lambda: (*FURTHER, "none"),
     ),
-    click.option(
-        "--dtype",
-        type=Choice(["float64", "float32"]),
-        default="float64",
-        show_default=True,
-        metavar="DTYPE",
-        help="Widest dtype to run: float64 or float32.",
-    ),
-    click.option(
-        "--time",
-        type=Choice([*comparing.TIMES]),
-        default="none",
-        show_default=True,
-        metavar="MODE",
-        help=f"Time and memory of forward and step: {', '.join(comparing.TIMES)}.",
-    ),
-    click.option(
-        "--limit", type=click.FloatRange(min=0.1), default=300.0, show_default=True, metavar="SECONDS", help="Time limit for one request."
-    ),
+    one_of("--dtype", "DTYPE", ("float64", "float32"), "float64", "Widest dtype to run: float64 or float32."),
+    one_of("--time", "MODE", comparing.TIMES, "none", f"Time and memory of forward and step: {', '.join(comparing.TIMES)}."),
+    seconds("--limit", 300.0, "Time limit for one request."),
 )
 @section(
     "Output",

@@ -20,7 +20,20 @@ from ..judge.expectation.components import DROPOUT_RATES
 from ..judge.report import files
 from ..use.training import comparison, comparison_report
 from . import completion, words
-from .options import OUT, Choice, Grouped, examples, exit_code, listed, recipe_option, require_picture, section, wide_console
+from .options import (
+    OUT,
+    Grouped,
+    examples,
+    exit_code,
+    listed,
+    one_of,
+    recipe_option,
+    require_picture,
+    seconds,
+    section,
+    seed_of,
+    wide_console,
+)
 from .progress import Working
 
 PRESET, DROPOUT = "tiny", 0.1
@@ -33,38 +46,15 @@ WIDTH = 120  # width of tables outside a terminal
     "Run",
     listed("backend", "Backends: torch, tf, jax, numpy, or a Python file that defines Trainer. [default: torch, tf, jax]"),
     click.option("--steps", type=click.IntRange(min=1), default=20, show_default=True, metavar="N", help="Number of parameter updates."),
-    click.option(
-        "--dtype",
-        type=Choice(["float64", "float32"]),
-        default="float64",
-        show_default=True,
-        metavar="DTYPE",
-        help="Dtype of the run: float64 or float32.",
-    ),
-    click.option(
-        "--mode",
-        type=Choice(["compiled", "eager"]),
-        default="compiled",
-        show_default=True,
-        metavar="MODE",
-        help="Mode of a step: compiled or eager.",
-    ),
-    click.option(
-        "--limit",
-        type=click.FloatRange(min=1),
-        default=600.0,
-        show_default=True,
-        metavar="SECONDS",
-        help="Time limit for one step, including compilation.",
-    ),
+    one_of("--dtype", "DTYPE", ("float64", "float32"), "float64", "Dtype of the run: float64 or float32."),
+    one_of("--mode", "MODE", ("compiled", "eager"), "compiled", "Mode of a step: compiled or eager."),
+    seconds("--limit", 600.0, "Time limit for one step, including compilation.", least=1),
 )
 @section(
     "Model",
     click.option("--set", "settings", multiple=True, metavar="FIELD=VALUE", help="Field of the config; repeatable."),
     recipe_option,
-    click.option(
-        "--seed", type=click.IntRange(min=0), default=0, show_default=True, metavar="N", help="Seed for parameters, batches and dropout."
-    ),
+    seed_of("Seed for parameters, batches and dropout."),
 )
 @section(
     "Output",

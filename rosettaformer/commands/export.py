@@ -14,14 +14,14 @@ from ..files.artefacts.kinds import KINDS
 from ..files.artefacts.manifest import Manifest
 from ..files.checkpoints.strict import DTYPES
 from . import words
-from .options import Choice, Grouped, examples, ignore_option
+from .options import Choice, Grouped, examples, ignore_option, one_of
 
 
 @click.command(cls=Grouped, epilog=examples("export llama/ --to onnx --out llama.onnx", "export llama/ --to savedmodel --out llama_tf"))
 @click.argument("checkpoint", type=click.Path(path_type=Path))
 @click.option("--to", "kind", type=Choice(list(KINDS)), required=True, metavar="FORMAT", help=f"Format: {', '.join(KINDS)}.")
 @click.option("--out", type=click.Path(path_type=Path), required=True, metavar="FILE", help="Output file, or folder of a SavedModel.")
-@click.option("--dtype", type=Choice(DTYPES), default="float32", show_default=True, metavar="DTYPE", help="Dtype of weights and outputs.")
+@one_of("--dtype", "DTYPE", DTYPES, "float32", "Dtype of weights and outputs.")
 @click.option("--force", is_flag=True, help="Overwrite existing files.")
 @ignore_option
 @click.option("--json", "as_json", is_flag=True, help="Print the manifest as JSON.")

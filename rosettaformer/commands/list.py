@@ -28,7 +28,7 @@ from ..judge.suite.expression import choose, matching
 from ..judge.suite.meshes import mesh_cases
 from . import completion, words
 from .declared import config_lines, field_names, is_encoder_alone, parameter_lines
-from .options import Choice, Grouped, examples, mesh_option
+from .options import Choice, Grouped, examples, expression_option, mesh_option
 
 Thing = TypeVar("Thing")
 
@@ -168,13 +168,7 @@ def _overview() -> Iterable[str]:
 
 @click.command(cls=Grouped, epilog=examples("list", "list -k multi_head_attention"))
 @click.argument("kind", type=Choice(KINDS), required=False, metavar="[KIND]")
-@click.option(
-    "-k",
-    "expression",
-    metavar="EXPR",
-    shell_complete=completion.words(completion.components),
-    help="Entries that match EXPR, as in pytest, such as 'softmax and not vjp'.",
-)
+@expression_option("Entries", completion.components)
 @mesh_option
 def list(kind: str | None, expression: str | None, meshes: tuple[Mesh, ...]) -> None:
     """List families, components, dtypes, cases, known bugs and ports.

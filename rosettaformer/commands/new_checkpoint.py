@@ -12,7 +12,7 @@ from ..files.checkpoints import load, unsupported
 from ..files.checkpoints.hugging_face import new
 from ..files.checkpoints.strict import DTYPES
 from . import completion, words
-from .options import Choice, Grouped, examples, families
+from .options import Choice, Grouped, examples, families, one_of, seed_of
 
 EXAMPLES = examples("new-checkpoint llama --out llama", "new-checkpoint gemma2 --out gemma --tokenizer --set sliding_window=8")
 
@@ -20,23 +20,9 @@ EXAMPLES = examples("new-checkpoint llama --out llama", "new-checkpoint gemma2 -
 @click.command("new-checkpoint", cls=Grouped, epilog=f"{families(new.names())}.\n\n{EXAMPLES}")
 @click.argument("family", metavar="FAMILY", shell_complete=completion.words(completion.families))
 @click.option("--out", type=click.Path(path_type=Path), required=True, metavar="DIR", help="New folder.")
-@click.option(
-    "--seed",
-    type=click.IntRange(0),
-    default=0,
-    show_default=True,
-    metavar="N",
-    help="Seed for the weights, equal in every dtype.",
-)
+@seed_of("Seed for the weights, equal in every dtype.")
 @click.option("--size", type=Choice(new.SIZES), default=new.SIZES[0], show_default=True, help="Size of the model.")
-@click.option(
-    "--dtype",
-    type=Choice(DTYPES),
-    default="float32",
-    show_default=True,
-    metavar="DTYPE",
-    help=f"Dtype: {', '.join(DTYPES)}.",
-)
+@one_of("--dtype", "DTYPE", DTYPES, "float32", f"Dtype: {', '.join(DTYPES)}.")
 @click.option("--tokenizer", is_flag=True, help="Write a small tokenizer, too, for generate, attention and report --text.")
 @click.option("--set", "settings", multiple=True, metavar="ENTRY=VALUE", help="Entry of config.json, such as hidden_size=64; repeatable.")
 def new_checkpoint(family: str, out: Path, settings: tuple[str, ...], tokenizer: bool, **options: Any) -> None:

@@ -159,6 +159,27 @@ def one_or_two(texts: Sequence[str]) -> tuple[str | None, str | None]:
     return (*texts, None, None)[0], (*texts, None, None)[1]
 
 
+def seed_of(text: str) -> Any:
+    """Declares --seed."""
+    return click.option("--seed", type=click.IntRange(0), default=0, show_default=True, metavar="N", help=text)
+
+
+def seconds(name: str, default: float, text: str, least: float = 0.1) -> Any:
+    """Declares a time limit."""
+    return click.option(name, type=click.FloatRange(min=least), default=default, show_default=True, metavar="SECONDS", help=text)
+
+
+def one_of(name: str, metavar: str, values: Iterable[str], default: str, text: str) -> Any:
+    """Declares an option with a fixed set of values."""
+    return click.option(name, type=Choice([*values]), default=default, show_default=True, metavar=metavar, help=text)
+
+
+def expression_option(what: str, words: Callable[[], Iterable[str]]) -> Any:
+    """Declares -k. what: the things that match. words: the values that a shell completes."""
+    text = f"{what} that match EXPR, as in pytest, such as 'softmax and not vjp'."
+    return click.option("-k", "expression", metavar="EXPR", shell_complete=completion.words(words), help=text)
+
+
 class _Like(click.Option):
     """--like, whose help lists the families; their modules are imported only to show it."""
 
@@ -195,7 +216,7 @@ checkpoint_option = click.option(
     type=click.Path(path_type=Path),
     help="Whole model with these weights: a canonical file or Hugging Face checkpoint.",
 )
-seed_option = click.option("--seed", type=click.IntRange(0), default=0, show_default=True, metavar="N", help="Seed for the random weights.")
+seed_option = seed_of("Seed for the random weights.")
 memory_option = click.option(
     "--memory", type=click.FloatRange(min=0.1), metavar="GB",
     help="Memory limit for whole models. [default: 1.3 + 12 bytes per parameter]",
@@ -274,7 +295,7 @@ def model_options(function: Callable[..., Any]) -> Callable[..., Any]:
     return section(
         "Model",
         backend_option("cpu", default="torch", show_default=True, help="Backend to run on, such as jax or torch:cuda."),
-        click.option("--dtype", type=Choice(list(_DTYPES)), default="float32", show_default=True, metavar="DTYPE", help=_ROUNDED),
+        one_of("--dtype", "DTYPE", _DTYPES, "float32", _ROUNDED),
         ignore_option,
     )(function)
 

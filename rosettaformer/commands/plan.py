@@ -18,7 +18,7 @@ from ..use.scaling import plan as planned
 from ..use.scaling.step import ENGINES, ITEMS, Step
 from ..use.scaling.strategies import STRATEGIES, problem
 from . import completion
-from .options import Choice, Grouped, examples, recipe_option, section, wide_console
+from .options import Grouped, examples, one_of, recipe_option, section, wide_console
 
 WIDTH = 160  # width of tables outside a terminal
 COUNT = click.IntRange(min=1)
@@ -46,23 +46,9 @@ COUNT = click.IntRange(min=1)
     click.option("--rows", type=COUNT, required=True, metavar="N", help="Rows of the global batch."),
     click.option("--length", type=COUNT, required=True, metavar="N", help="Tokens per row."),
     click.option("--source-length", type=COUNT, metavar="N", help="Source tokens per row. [default: --length]"),
-    click.option(
-        "--dtype",
-        type=Choice(list(ITEMS)),
-        default="float32",
-        show_default=True,
-        metavar="DTYPE",
-        help=f"Dtype of all tensors: {', '.join(ITEMS)}.",
-    ),
+    one_of("--dtype", "DTYPE", ITEMS, "float32", f"Dtype of all tensors: {', '.join(ITEMS)}."),
     click.option("--recompute", is_flag=True, help="Recompute activations in the backward pass."),
-    click.option(
-        "--backend",
-        type=Choice(list(ENGINES)),
-        default="torch",
-        show_default=True,
-        metavar="NAME",
-        help=f"Backend of the training step: {', '.join(ENGINES)}.",
-    ),
+    one_of("--backend", "NAME", ENGINES, "torch", f"Backend of the training step: {', '.join(ENGINES)}."),
     recipe_option,
 )
 @section("Output", click.option("--json", "as_json", is_flag=True, help="Print JSON, in bytes."))

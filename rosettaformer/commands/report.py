@@ -25,7 +25,7 @@ from ..judge.case import DTYPES
 from ..judge.report import files
 from ..judge.report.matrix import duration
 from . import words
-from .options import OUT, Grouped, Missing, examples, ignore_option, listed, one_or_two, section, text_option
+from .options import OUT, Grouped, Missing, examples, ignore_option, listed, one_or_two, seconds, section, seed_of, text_option
 
 
 @click.command(
@@ -43,9 +43,7 @@ from .options import OUT, Grouped, Missing, examples, ignore_option, listed, one
     ),
     text_option,
     ignore_option,
-    click.option(
-        "--seed", type=click.IntRange(min=0), default=0, show_default=True, metavar="N", help="Seed for random tokens and parameters."
-    ),
+    seed_of("Seed for random tokens and parameters."),
 )
 @section(
     "Contents",
@@ -56,9 +54,7 @@ from .options import OUT, Grouped, Missing, examples, ignore_option, listed, one
         "--steps", type=click.IntRange(min=0), default=8, show_default=True, metavar="N", help="Number of training steps; 0 for none."
     ),
     click.option("--quick", is_flag=True, help="Run only float32, 3 steps and 3 timing rounds, and compile only for JAX."),
-    click.option(
-        "--limit", type=click.FloatRange(min=1), default=600.0, show_default=True, metavar="SECONDS", help="Time limit for one request."
-    ),
+    seconds("--limit", 600.0, "Time limit for one request.", least=1),
 )
 @section(
     "Files",

@@ -18,15 +18,20 @@ class Block(NamedTuple):
     fields: Mapping[str, str]
 
 
-def blocks(text: str) -> list[Block]:
-    """Returns the blocks of a text. Raises ValueError if a line belongs to no block."""
+def blocks(text: str, first: str = "") -> list[Block]:
+    """Returns the blocks of a text. Raises ValueError if a line belongs to no block.
+
+    first: a field that starts another block with the same id, if it is there already.
+    """
     found: list[tuple[str, str, dict[str, list[str]]]] = []
     for number, line in enumerate(text.splitlines(), 1):
         fields = found[-1][2] if found else {}
         if head := re.fullmatch(r"\[(\S+)\] ?(.*)", line):
             found.append((head[1], head[2], {}))
-        elif found and (field := re.fullmatch(r"([\w.]+):(?: (.*))?", line)) and field[1] not in fields:
-            fields[field[1]] = [field[2] or ""]
+        elif found and (field := re.fullmatch(r"([\w.]+):(?: (.*))?", line)) and (field[1] not in fields or field[1] == first):
+            if field[1] in fields:
+                found.append((*found[-1][:2], {}))
+            found[-1][2][field[1]] = [field[2] or ""]
         elif fields and (not line or line.startswith("    ")):
             fields[[*fields][-1]].append(line[4:])
         elif line and not line.startswith("#"):

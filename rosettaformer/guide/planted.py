@@ -1,8 +1,8 @@
 """Known bugs, planted in the guide's plain files.
 
-`snippets/components/wrong.txt` has a block `[file.function]` for each piece `right` of a function:
-whole lines that occur in it once. Its other fields are ids of known bugs, with the lines that
-replace the piece, or, as `id.before` and `id.after`, the lines that a bug adds.
+`snippets/components/wrong.txt` has pieces under the `[file.function]` that holds them. A piece
+starts with `right`, whole lines that occur in it once. Its other fields are ids of known bugs, with
+the lines that replace the piece, or, as `id.before` and `id.after`, the lines that a bug adds.
 """
 
 import functools
@@ -44,7 +44,7 @@ class Edit:
 def planted() -> Mapping[str, Sequence[Edit]]:
     """Returns the edits of each known bug by id, in the order of the plain file."""
     found: dict[str, list[Edit]] = {}
-    for block in blocks(_text("wrong.txt")):
+    for block in blocks(_text("wrong.txt"), "right"):
         file, _, functions = block.id.partition(".")
         right, *bugs = block.fields.items()
         piece = _lines(right[1], " " * 4)

@@ -85,12 +85,15 @@ def write(out: Path, site: Iterable[Page], about: Mapping[str, str]) -> list[Pag
         (folder / "assets" / "index.js").write_text(
             "".join(f"window.{name} = {json.dumps(value, ensure_ascii=False)};\n" for name, value in index.items()), encoding="utf-8"
         )
+        chapters: dict[str, list[Page]] = {}
+        for page in made:
+            chapters.setdefault(page.section, []).append(page)
         for page in made:
             file = folder / page.path
             file.parent.mkdir(parents=True, exist_ok=True)
             values = {"page": page, "pages": made, "page_paths": paths, "sections": SECTIONS, "about": about, "code": highlighted}
             values |= {"to": _linking(page), "slug": slug, "word": _wording(page, made), "headings": headings}
-            values |= {"neighbours": _neighbours(page, made)}
+            values |= {"neighbours": _neighbours(page, chapters[page.section])}
             file.write_text(environment.get_template(page.template).render(values | dict(page.values)), encoding="utf-8")
         if broken := dangling(folder):
             raise ValueError("broken links:\n" + "\n".join(f"  {page}: {link}" for page, link in broken))
@@ -133,11 +136,11 @@ def headings(body: str) -> list[tuple[str, str]]:
     return found if len(found) > 2 else []
 
 
-def _neighbours(page: Page, made: list[Page]) -> tuple[Page | None, Page | None]:
-    """Returns the previous and next page in the section; none for the section's index."""
+def _neighbours(page: Page, chapter: list[Page]) -> tuple[Page | None, Page | None]:
+    """Returns the previous and next page in the chapter; none for its index."""
     if not page.section or page.path.endswith("/index.html"):
         return None, None
-    group = [one for one in made if one.section == page.section and not one.path.endswith("/index.html")]
+    group = [one for one in chapter if not one.path.endswith("/index.html")]
     place = group.index(page)
     return (group[place - 1] if place else None), (group[place + 1] if place + 1 < len(group) else None)
 

@@ -12,7 +12,12 @@ from reference_numpy.suggestions import known
 # search: decoding with choices. mesh: only for ports on a mesh. file: only for exported files.
 KINDS = ("part", "layout", "decoding", "search", "training", "mesh", "file")
 OTHERS = ("layout", "mesh", "file")  # kinds that the four packages do not define and the guide does not describe
-WHOLE = {"module": "rosettaformer.judge.expectation.training", "model": "transformer"}  # of a component for meshes or files
+_WHOLE = {"module": "rosettaformer.judge.expectation.training", "model": "transformer"}
+# the values that a component has by its kind, unless it declares others
+DEFAULTS: Mapping[str, Mapping[str, str]] = {
+    "layout": {"module": "rosettaformer.judge.expectation.layouts"}, "decoding": {"group": "Decoding"}, "search": {"group": "Decoding"},
+    "training": {"group": "Training"}, "mesh": _WHOLE, "file": _WHOLE,
+}  # fmt: skip
 # the groups of the guide's index, in order
 GROUPS = (
     "Tokens", "Positions", "Masks", "Attention", "Parts of a layer", "Layers and stacks", "Heads", "Whole models", "Decoding", "Training",
@@ -72,7 +77,7 @@ def read(text: str) -> dict[str, Component]:
 
 def _component(name: str, row: Mapping[str, Any]) -> Component:
     values: dict[str, Any] = {"class_name": "".join(part.capitalize() for part in name.split("_"))}
-    values |= WHOLE if row.get("kind") in ("mesh", "file") else {}
+    values |= DEFAULTS.get(row.get("kind", "part"), {})
     values |= {key: tuple(value) if isinstance(value, list) else value for key, value in row.items()}
     return Component(name=name, **values)
 

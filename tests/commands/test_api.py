@@ -54,6 +54,7 @@ def test_diagnose_gives_the_findings_that_the_command_writes(wrong: str) -> None
     )
 
 
+@pytest.mark.usefixtures("sides_in_process")
 def test_compare_gives_the_report_that_the_command_writes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     for name, activation in (("one", "ReLU"), ("other", "GELU")):

@@ -7,14 +7,12 @@ import numpy as np
 import pytest
 from kinds import conformance
 from published_pairs import MODELS, told
-from sides_in_process import sides_in_process
 
 from rosettaformer.comparison import comparing
 from rosettaformer.comparison.engine import sides
 from rosettaformer.comparison.findings import recorded_calls
 from rosettaformer.comparison.matching import layouts
 
-__all__ = ["sides_in_process"]  # a fixture
 pytestmark = pytest.mark.usefixtures("sides_in_process")
 
 # inputs of the models: with all sizes different, and with sizes that collide (width = length, height = width)

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 from kinds import conformance
 from published_pairs import MODELS
-from sides_in_process import sides_in_process
 
 from rosettaformer.comparison import comparing
 from rosettaformer.comparison.explaining import Explaining
@@ -16,8 +15,6 @@ from rosettaformer.comparison.findings import explanations, known_parts, layer_f
 from rosettaformer.comparison.findings.layer_rows import Rows
 from rosettaformer.comparison.matching import fusing, relations, variable_matching
 from rosettaformer.comparison.models import behaviour
-
-__all__ = ["sides_in_process"]  # a fixture
 
 ATTENTION, FOREIGN = ("attention_torch.py:Own", "attention_torch.py:Scaled"), ("foreign_torch.py:Small", "foreign_torch.py:row")
 FUSED, CLOSURES = ("attention_torch.py:Own", "attention_torch.py:Fused"), ("foreign_torch.py:Closure", "foreign_torch.py:other_closure")

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 from kinds import conformance
 from published_pairs import MODELS
-from sides_in_process import sides_in_process
 
 from reference_numpy import softmax
 from reference_numpy.feed_forward import activation
@@ -15,7 +14,6 @@ from rosettaformer.comparison.engine import sides
 from rosettaformer.comparison.findings import known_parts
 from rosettaformer.comparison.matching import relations
 
-__all__ = ["sides_in_process"]  # a fixture
 X = "x: b=2 t=7 d=12 float32"
 
 

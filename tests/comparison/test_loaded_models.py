@@ -5,12 +5,10 @@ from typing import Any
 
 import pytest
 from kinds import conformance
-from sides_in_process import sides_in_process
 
 from rosettaformer.comparison import comparing
 from rosettaformer.comparison.output import terminal
 
-__all__ = ["sides_in_process"]  # a fixture
 pytestmark = pytest.mark.usefixtures("sides_in_process")
 
 SIZES = {"vocab_size": 60, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4}

@@ -9,11 +9,9 @@ import pytest
 from invoke import invoke, refused
 from onnx_exports import exported
 from published_pairs import MODELS, report_of, told
-from sides_in_process import sides_in_process
 
 from rosettaformer.files import checkpoints
 
-__all__ = ["sides_in_process"]  # a fixture
 pytestmark = pytest.mark.usefixtures("sides_in_process")
 FAMILIES = ("llama", "gpt2", "bert")
 MODULE = f"{MODELS / 'dense_pair.py'}:Net"

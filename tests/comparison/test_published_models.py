@@ -10,12 +10,10 @@ from invoke import invoke, refused
 from kinds import every
 from messages import mentions
 from published_pairs import FLAX, MODELS, OTHERWISE, PAIRS, PLANTED, WITHOUT_FLAX, compare, report_of, told
-from sides_in_process import sides_in_process
 
 from rosettaformer.comparison.matching import rename_table
 from rosettaformer.files.checkpoints.hugging_face import new
 
-__all__ = ["sides_in_process"]  # a fixture
 FORWARD = ("--only", "none")
 BESIDE_FLAX = tuple(family for family in PAIRS if family not in WITHOUT_FLAX)
 

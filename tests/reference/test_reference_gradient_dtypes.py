@@ -1,7 +1,6 @@
 """Dtypes: of gradients, computed in float32 for half precision, and at the ends of the range."""
 
-import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -24,13 +23,8 @@ from reference_numpy import (
 from reference_numpy.config import ACTIVATIONS
 from reference_numpy.softmax import softmax, softmax_vjp
 
+pytestmark = pytest.mark.filterwarnings("error")
 BATCH, TARGET, SOURCE = 4, 4, 5
-
-
-@pytest.fixture(autouse=True)
-def no_warnings() -> Iterator[None]:
-    with warnings.catch_warnings(action="error"):
-        yield
 
 
 @every_dtype

@@ -1,7 +1,6 @@
 """Properties of gradients for every valid configuration and input; complex steps."""
 
-import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -19,18 +18,13 @@ from reference_numpy.values import Heads
 seeded = settings(max_examples=15, deadline=None, derandomize=True)
 # As for the forward function: sums in another order, amplified by the norm of a nearly constant row.
 SAME: dict[str, Any] = {"rtol": 1e-9, "atol": 1e-9}
+pytestmark = pytest.mark.filterwarnings("error")
 BATCH, TARGET, SOURCE = 4, 4, 5
 smooth = st.sampled_from(ACTIVATIONS[1:])  # finite differences across the corner of a ReLU are not derivatives
 
 decoders = configs(encoder_layers=0, segments=0, model_width=6)
 
 Gradients = dict[str, np.ndarray]
-
-
-@pytest.fixture(autouse=True)
-def no_warnings() -> Iterator[None]:
-    with warnings.catch_warnings(action="error"):
-        yield
 
 
 def learn(config: TransformerConfig, part: Any, **arguments: Any) -> Gradients:

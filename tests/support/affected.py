@@ -9,8 +9,6 @@ from pathlib import Path
 import pytest
 from kinds import FOLDERS
 
-__all__ = ["AFFECTS", "affected", "changed", "row"]
-
 _PORTS = "backends judge training artefacts inference diagnosis comparison checkpoints guide proposals commands benchmarks house"
 _EVERY = " ".join(FOLDERS)
 # source -> the test folders that its changes can affect, nearest first. The longest source that is a prefix of a path counts.

@@ -9,8 +9,6 @@ from typing import Any
 
 import pytest
 
-__all__ = ["overridden", "resolved", "sing"]
-
 PACKAGES = {"tf": "tensorflow"}  # name in the ports -> package
 
 

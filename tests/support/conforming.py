@@ -13,8 +13,6 @@ from rosettaformer.judge import runner
 from rosettaformer.judge.case import Case
 from rosettaformer.judge.ports import session
 
-__all__ = ["conform"]
-
 
 def conform(cases: Sequence[Case], port: str, dtypes: Sequence[str], here: bool = True, **options: Any) -> int:
     """Asserts that the port passes all cases in this process, and returns their number."""

@@ -89,6 +89,3 @@ def missing(extra: str) -> str:
     except PackageNotFoundError as error:
         return str(error.name)
     return ""
-
-
-__all__ = ["HOUSE", "PACKAGES", "PROJECT", "Environment", "closure", "missing"]

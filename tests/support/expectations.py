@@ -17,8 +17,6 @@ from rosettaformer.judge.expectation.expectation_store import Store, code
 from rosettaformer.judge.expectation.tolerance import Expectation
 from rosettaformer.judge.suite import all_cases
 
-__all__ = ["FOLDER", "all_by_id", "expect", "has", "made_once", "store", "suite"]
-
 FOLDER = "ROSETTAFORMER_EXPECTATIONS"  # environment variable that names the folder; tests/conftest.py sets it
 
 

@@ -12,8 +12,6 @@ from backends import random_parameters
 from reference_numpy import TransformerConfig, cache, parameters, preset
 from reference_numpy.rotary_scaling import RotaryScaling
 
-__all__ = ["LENGTH", "MODELS", "SPLITS", "inputs", "stepped", "values", "wanted", "wanted_steps"]
-
 LENGTH, SPLITS = 10, (5, 1, 1, 3)
 _SMALL = {
     "source_vocabulary": 19, "target_vocabulary": 19, "model_width": 8, "heads": 2, "key_value_heads": 2, "key_size": 4, "value_size": 4,

@@ -11,8 +11,6 @@ from flax import linen as nn
 from flax import nnx
 from safetensors.numpy import load_file
 
-__all__ = ["gpt2", "llama"]
-
 
 def _read(checkpoint: Path) -> tuple[dict[str, Any], dict[str, Any]]:
     """Reads the config and the tensors by name."""

@@ -3,8 +3,6 @@
 import itertools
 import random
 
-__all__ = ["COMPONENTS", "SAMPLE", "generated", "source"]
-
 COMPONENTS = (
     "layer_norm",
     "softmax",

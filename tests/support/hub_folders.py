@@ -4,8 +4,6 @@ import textwrap
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-__all__ = ["FOLDERS", "REFUSED", "Entry", "table"]
-
 
 class Entry(NamedTuple):
     """An entry of config.json, or the folder's dtype: the conforming value, the status with the family's own value, and the reason."""

@@ -13,8 +13,6 @@ from rosettaformer.judge.ports.port import Port
 from rosettaformer.judge.ports.port_server import SideEffects, reply
 from rosettaformer.judge.ports.process import Worker
 
-__all__ = ["InProcess"]
-
 
 class InProcess(Worker):
     """Answers like the port's process. Each instance reloads the port; arguments other than its name are those of a process."""

@@ -15,9 +15,6 @@ from typing import Any
 from rosettaformer.cli import main
 from rosettaformer.common.outputs import declared
 
-__all__ = ["Command", "Outcome", "heed_interrupts", "invoke", "marked", "refused", "succeeded"]
-
-
 Command = Callable[[list[str]], object]
 
 

@@ -18,8 +18,6 @@ from typing import Any
 
 import pytest
 
-__all__ = ["FOLDERS", "KINDS", "conformance", "every", "kind_of", "no_processes"]
-
 KINDS = ("unit", "product", "conformance", "evidence")
 FOLDERS = {
     "artefacts": "product",

@@ -20,8 +20,6 @@ from reference_numpy.recipe import Recipe
 from reference_numpy.sharding import Mesh
 from rosettaformer.use.scaling.step import Step
 
-__all__ = ["Measured", "decoded", "encoded", "kept", "measure"]
-
 FIELDS = ("rows", "source", "target", "dtype", "recompute", "backend")
 SECONDS = 3600  # limit for all steps of a call on a busy machine
 

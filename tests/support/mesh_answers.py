@@ -16,8 +16,6 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["Job", "answers", "found_by"]
-
 # folder, mesh ("" for none), prompts, settings, dtype
 Job = dict[str, Any]
 

@@ -9,8 +9,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-__all__ = ["mutate"]
-
 NUMBERS = (10**400, -1, 0, 10**9, 2**63, -(10**400), 1e308, -1.5)
 VALUES: tuple[Any, ...] = (
     None,

@@ -9,8 +9,6 @@ from typing import Any
 
 from rosettaformer.files.checkpoints.hugging_face import new
 
-__all__ = ["export", "export_with_cache", "exported"]
-
 
 def exported(family: str, folder: Path) -> tuple[Path, Path]:
     """Returns the folder and the file of a random transformers model of a family and its export."""

@@ -15,7 +15,6 @@ from onnx_exports import export
 
 from rosettaformer.files.checkpoints.hugging_face import new
 
-__all__ = ["FAULTS", "PLANTS", "exported", "faulty", "planted"]
 SCOPES = "pkg.torch.onnx.name_scopes"
 LARGE = 120.0  # factor that takes scores beyond 1e4
 TYPES: Mapping[Any, int] = {np.float16: onnx.TensorProto.FLOAT16, np.float32: onnx.TensorProto.FLOAT, np.float64: onnx.TensorProto.DOUBLE}

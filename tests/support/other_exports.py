@@ -17,8 +17,6 @@ from safetensors.numpy import load_file, save_file
 
 from rosettaformer.files.checkpoints.hugging_face import new
 
-__all__ = ["FILES", "OPTIMUM", "Made", "made"]
-
 OPTIMUM = os.environ.get("ROSETTAFORMER_OPTIMUM", "")  # the Python of an environment with optimum-onnx
 ROWS, LENGTH = 2, 7  # sizes of the example that an exporter traces
 # optimum-onnx needs a transformers release that does not read rope_parameters

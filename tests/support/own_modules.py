@@ -15,8 +15,6 @@ from rosettaformer.judge.case import Case
 from rosettaformer.judge.compare import compare
 from rosettaformer.judge.ports.port import NotCovered
 
-__all__ = ["adapter", "blocks", "document", "norm", "verdict"]
-
 
 def blocks(file: str) -> list[str]:
     """Returns the Python blocks of a page in docs/."""

@@ -13,8 +13,6 @@ from rosettaformer.judge.case import DTYPES
 from rosettaformer.judge.proposals import Proposal, propose
 from rosettaformer.judge.status import Status
 
-__all__ = ["MODELS", "changed", "config", "forget", "judged", "proposed", "proposed_text"]
-
 MODELS = Path(__file__).parents[1] / "proposed"
 _NEEDED = {"keras": "keras", "nnx": "flax", "linen": "flax", "transformers": "transformers", "modern": "transformers"}  # by first word
 

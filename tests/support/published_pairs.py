@@ -11,8 +11,6 @@ import numpy as np
 import sides_in_process
 from invoke import Outcome, invoke
 
-__all__ = ["FLAX", "MODELS", "OTHERWISE", "PAIRS", "PLANTED", "WITHOUT_FLAX", "Plant", "compare", "report_of", "told"]
-
 MODELS = Path(__file__).resolve().parents[1] / "compared"
 FLAX = Path(sys.prefix) / "flax-transformers"
 # family -> the left model of an equal pair with KerasHub, and with Flax

@@ -11,8 +11,6 @@ from typing import Any
 import pytest
 from kinds import kind_of
 
-__all__ = ["RunReport", "options"]
-
 COUNTED = ("cases compared", "mutants caught", "mutants named")
 
 

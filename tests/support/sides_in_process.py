@@ -9,12 +9,8 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-import pytest
-
 from rosettaformer.common.processes import Answer, Child, wire
 from rosettaformer.comparison.engine import process, server
-
-__all__ = ["in_process", "sides_in_process"]
 
 
 class _InProcess:
@@ -62,9 +58,3 @@ def in_process(but: str = "") -> Any:
         return (Child if own else _InProcess)(module, argument, threads, who)
 
     return mock.patch.object(process, "Child", child)
-
-
-@pytest.fixture
-def sides_in_process() -> Any:
-    with in_process():
-        yield

@@ -20,8 +20,6 @@ from rosettaformer.judge.ports import session
 from rosettaformer.judge.result import Result
 from rosettaformer.judge.suite.like_folders import cases_of
 
-__all__ = ["PLAIN", "SLOW", "in_this_process", "judged", "models", "quick", "written"]
-
 PLAIN = Path(__file__).parents[1] / "ports" / "whole_numpy.py"
 SLOW = ("long", "far")  # prefixes of slow cases
 TEXT = """

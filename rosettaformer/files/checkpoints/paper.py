@@ -1,43 +1,21 @@
-"""Config fields that older models share."""
+"""Config fields that older models share with the paper's model."""
 
 from typing import Any
 
+from reference_numpy import preset
+
+_VALUES = preset("paper_base").to_dict()
 # models without rotary positions, RMS norms, gates, windows, soft caps or query-key norms
-CLASSIC: dict[str, Any] = {
-    "positions": "sinusoidal",
-    "sinusoid_layout": "interleaved",
-    "rotary_layout": "halves",
-    "rotary_fraction": 1.0,
-    "rotary_base": 10000.0,
-    "rotary_scaling": {"kind": "none"},
-    "local_rotary_base": 10000.0,
-    "local_rotary_scaling": {"kind": "none"},
-    "rotary_pattern": [True],
-    "layer_pattern": ["global"],
-    "window": 0,
-    "gated_feed_forward": False,
-    "norm": "layer",
-    "norm_offset": True,
-    "norm_one_plus_scale": False,
-    "norm_cast_before_scale": False,
-    "query_key_norm": "none",
-    "score_scale": None,
-    "score_cap": None,
-    "round_embedding_scale": False,
-    "feed_forward_bias": True,
-    "pooler_activation": "tanh",
-    "logit_scale": 1.0,
-    "logit_cap": None,
-}
+_OLD = (
+    "positions", "sinusoid_layout", "rotary_layout", "rotary_fraction", "rotary_base", "rotary_scaling", "local_rotary_base",
+    "local_rotary_scaling", "rotary_pattern", "layer_pattern", "window", "gated_feed_forward", "norm", "norm_offset",
+    "norm_one_plus_scale", "norm_cast_before_scale", "query_key_norm", "score_scale", "score_cap", "round_embedding_scale",
+    "feed_forward_bias", "pooler_activation", "logit_scale", "logit_cap",
+)  # fmt: skip
+CLASSIC: dict[str, Any] = {name: _VALUES[name] for name in _OLD}
 # the models of "Attention Is All You Need" and of torch.nn.Transformer
-PAPER: dict[str, Any] = CLASSIC | {
-    "max_positions": 0,
-    "position_offset": 0,
-    "position_start": "first_token",
-    "segments": 0,
-    "embedding_norm": False,
-    "pooler": False,
-    "classes": 0,
-    "masked_language_head": False,
-    "classifier_dropout_rate": 0.0,
-}
+_FIXED = (
+    "max_positions", "position_offset", "position_start", "segments", "embedding_norm", "pooler", "classes", "masked_language_head",
+    "classifier_dropout_rate",
+)  # fmt: skip
+PAPER: dict[str, Any] = CLASSIC | {name: _VALUES[name] for name in _FIXED}

@@ -44,7 +44,7 @@ def aligned(sources: Sequence[Source], component: str) -> list[Row]:
     for index, column in enumerate(columns[1:], 1):
         rows = _joined(rows, column, index, likeness)
     for index, column in enumerate(columns):  # again, each against all of the others
-        rest = [row for row in (_without(row, index) for row in rows) if any(row)]
+        rest = [row for row in (_with(row, index, None) for row in rows) if any(row)]
         rows = _joined(rest, column, index, likeness)
     return rows
 
@@ -220,7 +220,3 @@ def _stem(name: str) -> str:
 
 def _with(row: Row, index: int, piece: Piece | None) -> Row:
     return (*row[:index], piece, *row[index + 1 :])
-
-
-def _without(row: Row, index: int) -> Row:
-    return _with(row, index, None)

@@ -59,6 +59,8 @@ def fields_of(component: str) -> tuple[Field, ...]:
 def _shaping(component: str) -> frozenset[str]:
     """Returns the fields that change the names or shapes of a component's parameters."""
     before = {base: _shapes(base, component) for base in BASES}
+    if not any(before.values()):  # it has no parameters
+        return frozenset()
     return frozenset(name for name, base, changed in _changes() if _shapes(changed, component) not in ({}, before[base]))
 
 

@@ -40,7 +40,7 @@ def _page(model: Model, followed: Pass) -> Page:
         "model": model,
         "choices": model.choices(),
         "tensors": tensors,
-        "parameters": _total(model),
+        "parameters": sum(map(prod, parameters.shapes(model.config).values())),  # tied ones count once
         "followed": followed,
         "keys": (found := keys.keys(model, {step.component for step in followed.steps})),
         "key_notes": keys.notes(model),
@@ -89,11 +89,6 @@ def _rows(model: Model) -> list[Tensor]:
         parts = tuple(_part(native, index, part.name) for index, part in enumerate(row.parts))
         found.append(Tensor(row.name, native.shape, count, parts, ties.get(native.parts[0][0].name, "")))
     return found
-
-
-def _total(model: Model) -> int:
-    """Returns the model's number of parameters; tied ones count once."""
-    return sum(prod(shape) for shape in parameters.shapes(model.config).values())
 
 
 def _part(native: tables.Native, index: int, name: str) -> Part:
