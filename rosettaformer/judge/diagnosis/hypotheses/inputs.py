@@ -21,6 +21,7 @@ from ...expectation import components
 from ...expectation.components import FORWARD
 from ...stored import changed
 
+LASTS = [2**power - 1 for power in range(3, 20)]  # numbers that a table may end at
 Change = Callable[[Case], Case | None]  # None if it does not apply to the case
 
 
@@ -124,6 +125,10 @@ def _altered(value: np.ndarray | float) -> Iterator[tuple[str, Callable[[Any], A
         yield from ((f"minus 1, but at least {least}", functools.partial(_before, least)) for least in (0, 1))
     if not isinstance(value, np.ndarray):
         return
+    if kind in "iu":
+        for last in (last for last in LASTS if last < value.max(initial=0)):
+            yield f"of at most {last}", functools.partial(np.minimum, last)
+            yield f"modulo {last + 1}", functools.partial(_modulo, last + 1)
     if kind == "b":
         yield "inverted", np.logical_not
         if value.ndim == 4:
@@ -141,6 +146,10 @@ def _altered(value: np.ndarray | float) -> Iterator[tuple[str, Callable[[Any], A
 def _before(least: int, value: Any) -> Any:
     """The whole number before each of these, but at least `least`."""
     return np.maximum(value - 1, least) if isinstance(value, np.ndarray) else max(value - 1, least)
+
+
+def _modulo(count: int, value: np.ndarray) -> np.ndarray:
+    return value % count
 
 
 def _set(name: str, function: Callable[[Any], Any]) -> Change:
