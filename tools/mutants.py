@@ -77,6 +77,11 @@ class Asked:
         self._seconds = dict.fromkeys(range(len(self.cases)), 0.0)
         self._kills = Counter[int]()
 
+    @property
+    def component(self) -> str:
+        """The component, empty for a family's model."""
+        return "" if self.cases[0].folder else self.cases[0].component
+
     @functools.cached_property
     def reached(self) -> list[dict[str, frozenset[int]]]:
         """The sites of functions that each case reaches."""
@@ -96,11 +101,11 @@ class Asked:
         """The cases that are not long, with their indices, the fastest first."""
         return sorted(((index, case) for index, case in enumerate(self.cases) if not _long(case)), key=lambda one: self._seconds[one[0]])
 
-    def killing(self, change: Change, long: bool = True) -> str:
-        """Returns the name of a case that kills a change, empty if none does. long: whether to ask the long cases."""
-        promising = sorted(self._seconds, key=lambda index: (_long(self.cases[index]), self._seconds[index] / (1 + self._kills[index])))
+    def killing(self, change: Change, long: bool = False) -> str:
+        """Returns the name of a case that kills a change, empty if none does. long: asks the long cases, instead of the others."""
+        promising = sorted(self._seconds, key=lambda index: self._seconds[index] / (1 + self._kills[index]))
         for index in promising:
-            if change.reached(index) and (long or not _long(self.cases[index])) and self._differs(index, change):
+            if change.reached(index) and long == _long(self.cases[index]) and self._differs(index, change):
                 self._kills[index] += 1
                 return self.cases[index].name
         return ""
@@ -146,8 +151,8 @@ def _long(case: Case) -> bool:
 
 
 def functions() -> list[of_code.Function]:
-    """The functions whose changes outputs must show: all but updates and backward passes."""
-    return [one for one in of_code.functions() if not one.name.startswith(("optimizer.", "schedule.")) and "_vjp" not in one.name]
+    """The functions whose changes outputs must show: all but those of the backward pass."""
+    return [one for one in of_code.functions() if of_code.BACKWARD not in one.name]
 
 
 def code(asked: Asked) -> Iterator[Change]:
@@ -298,15 +303,16 @@ def changes(asked: Asked) -> Iterator[Change]:
 
 @dataclass(frozen=True)
 class Rule:
-    """Changes that no output can show. when: a condition of the config. keys: patterns of their keys."""
+    """Changes that no output can show. when: a condition of `config`, the first case's, and `component`; keys: patterns of their keys."""
 
     when: str
     reason: str
     keys: Sequence[str]
 
-    def holds(self, change: Change, config: Any) -> bool:
-        """Whether the rule is about a change, in a model with this config."""
-        return eval(self.when, {"config": config}) and any(fnmatch.fnmatchcase(change.key, key.replace("[", "[[]")) for key in self.keys)
+    def holds(self, change: Change, asked: Asked) -> bool:
+        """Whether the rule is about a change."""
+        names = {"config": asked.cases[0].config, "component": asked.component}
+        return any(fnmatch.fnmatchcase(change.key, key.replace("[", "[[]")) for key in self.keys) and eval(self.when, names)
 
 
 SAME = Rule("False", "the same object or the same choice of the config before and after the change, or of no use", ())
@@ -324,11 +330,12 @@ def survivors(asked: Asked, given: Iterable[Change]) -> Iterator[tuple[Change, s
 
     A change with a rule is not asked on long cases."""
     for change in given:
-        rule = next((one for one in rules() if one.holds(change, asked.cases[0].config)), None)
-        if rule is None and change.same():
-            yield change, "", SAME
-        else:
-            yield change, asked.killing(change, long=rule is None), rule
+        rule = next((one for one in rules() if one.holds(change, asked)), None)
+        killer = asked.killing(change)
+        if not killer and rule is None:
+            rule = SAME if change.same() else None
+            killer = "" if rule else asked.killing(change, long=True)
+        yield change, killer, rule
 
 
 @contextlib.contextmanager
@@ -364,7 +371,7 @@ def result(target: str) -> dict[str, Any]:
 def main() -> None:
     """Writes the page."""
     folder, *chosen = sys.argv[1:]
-    targets = chosen or [*new.names(), *components.FORWARD]
+    targets = chosen or [*new.names(), *(name for name in components.COMPONENTS if not components.forward_of(name))]
     write(Path(folder), "mutants.md", page({target: kept(Path(folder), target, functools.partial(result, target)) for target in targets}))
 
 

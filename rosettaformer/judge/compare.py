@@ -79,7 +79,7 @@ def _compare_exactly(expectation: Expectation, got: np.ndarray) -> Comparison:
 
 def _other_places(reference: np.ndarray, got: np.ndarray) -> str:
     """Returns what is wrong with the positions of NaN and infinity; empty if nothing is."""
-    for kind, test in (("NaN", np.isnan), ("infinite", np.isinf)):
+    for kind, test in (("NaN", np.isnan), ("inf", np.isposinf), ("-inf", np.isneginf)):
         found, wanted = test(got), test(reference)
         for places, are in ((found & ~wanted, "are"), (wanted & ~found, "are not")):
             if count := int(places.sum()):

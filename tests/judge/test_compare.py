@@ -48,7 +48,7 @@ def test_the_largest_error_and_the_root_mean_square_are_bounded_apart() -> None:
         (REFERENCE.astype(np.float32)[:1], "must have shape (2, 3, 4); got (1, 3, 4)"),
         (1.1 * REFERENCE, "must be float32; got float64"),
         (np.where(REFERENCE > 0.9, np.nan, REFERENCE).astype(np.float32), "2 of 24 … NaN"),
-        (np.where(REFERENCE > 0.9, np.inf, REFERENCE).astype(np.float32), "2 of 24 … infinite"),
+        (np.where(REFERENCE > 0.9, np.inf, REFERENCE).astype(np.float32), "2 of 24 … inf"),
         ([1.0], "array; got list"),
     ],
 )
@@ -56,6 +56,13 @@ def test_another_shape_dtype_or_nan_never_passes(got: object, message: str) -> N
     result = compare(_expectation(REFERENCE), got)
     assert result.excess == np.inf
     assert mentions(result.message, message)
+
+
+def test_infinity_of_the_other_sign_never_passes() -> None:
+    reference = np.where(REFERENCE > 0.9, -np.inf, REFERENCE)
+    got = np.where(REFERENCE > 0.9, np.inf, REFERENCE).astype(np.float32)
+    assert compare(_expectation(reference), got).excess == np.inf
+    assert compare(_expectation(reference), reference.astype(np.float32)).excess <= 1
 
 
 def test_booleans_are_compared_exactly_and_integers_of_any_width() -> None:

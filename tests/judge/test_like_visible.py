@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from mutants import DTYPE, ENOUGH, Asked, Change
 
+from rosettaformer.files.checkpoints.hugging_face import new
 from rosettaformer.judge.compare import compare
 from rosettaformer.judge.expectation import components, tolerance
 from rosettaformer.judge.expectation.patching import patched
@@ -36,31 +37,26 @@ def _turned(original: Callable, *given: Any) -> np.ndarray:
     return np.where((kept_j > 0) & (kept_j < 1), 1 - kept_j, kept_j)
 
 
-# families whose changes that no output can show are all in mutants.toml
-COMPUTED = (
-    "bert", "distilbert", "gemma", "gemma3_text", "gpt2", "helium", "llama", "llama-yarn", "llama2", "llama3.1", "mistral",
-    "olmo2", "olmo3", "phi3", "qwen2", "qwen3", "qwen3-yarn", "roberta", "smollm3", "stablelm", "starcoder2",
-)  # fmt: skip
 RAMPS, ENCODERS = ("llama", "llama-yarn", "qwen3-yarn", "olmo3", "exaone4"), ("bert", "distilbert")
 
 
 @pytest.mark.parametrize("name", RAMPS)
 def test_a_ramp_with_its_ends_exchanged_shows(name: str) -> None:
-    assert _asked(name).killing(_patching(rotary__kept=_turned), long=False)
+    assert _asked(name).killing(_patching(rotary__kept=_turned))
 
 
 @pytest.mark.parametrize("name", ENCODERS)
 @pytest.mark.parametrize("words", [words for words in mutants.INFERRED if "id 0" in words or "columns" in words])
 def test_masks_and_columns_that_are_inferred_show(name: str, words: str) -> None:
-    assert _asked(name).killing(Change("inputs", words, changed=mutants.INFERRED[words]), long=False)
+    assert _asked(name).killing(Change("inputs", words, changed=mutants.INFERRED[words]))
 
 
 def test_a_change_that_no_case_shows_survives() -> None:
     """A window is longer than the prompt `short`."""
     every_one = _asked("mistral")
     short = Asked([case for case in every_one.cases if case.name == "short"])
-    hidden = {change.key for change, killer, rule in mutants.survivors(short, _of_windows(short)) if not (killer or rule)}
-    assert hidden and hidden <= {change.key for change in _of_windows(every_one) if every_one.killing(change, long=False)}
+    hidden = {*_gaps(short, _of_windows(short))}
+    assert hidden and hidden <= {change.key for change in _of_windows(every_one) if every_one.killing(change)}
 
 
 def _of_windows(asked: Asked) -> Iterator[Change]:
@@ -69,10 +65,23 @@ def _of_windows(asked: Asked) -> Iterator[Change]:
 
 
 @pytest.mark.conformance
-@pytest.mark.parametrize("name", COMPUTED)
+@pytest.mark.parametrize("name", new.names())
 def test_every_change_shows(name: str) -> None:
     with mutants.of_family(name) as asked:
-        assert [change.key for change, killer, rule in mutants.survivors(asked, mutants.changes(asked)) if not (killer or rule)] == []
+        assert _gaps(asked, mutants.changes(asked)) == []
+
+
+@pytest.mark.conformance
+@pytest.mark.parametrize(
+    "name", [name for name in components.COMPONENTS if not components.forward_of(name) and name not in components.SEARCHES]
+)
+def test_every_change_of_a_component_shows(name: str) -> None:
+    asked = mutants.of_component(name)
+    assert _gaps(asked, mutants.code(asked)) == []
+
+
+def _gaps(asked: Asked, changes: Iterator[Change]) -> list[str]:
+    return [change.key for change, killer, rule in mutants.survivors(asked, changes) if not (killer or rule)]
 
 
 @pytest.mark.parametrize("name", ["llama-dynamic", "phi3"])

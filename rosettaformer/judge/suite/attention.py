@@ -142,6 +142,7 @@ def _multi_head_cases(build: Builder) -> Iterator[Case]:
     yield _multi_head(build, "no_bias", "MHA1 MHA2 MHA4", build.config("unscaled_embedding"))
     yield _multi_head(build, "causal", "CAU1 CAU2 MHA17 MHA19", memory_bsd="b t d", causal=True)
     yield _multi_head(build, "causal_cached", "CAU1 CAU2 CAU3", causal=True)
+    yield _multi_head(build, "window_cached", "CAU1 CAU2 CAU3", build.config(layer_pattern=("local",), window=3), causal=True)
     yield _multi_head(build, "grouped_heads", "MHA10", build.config(**GROUPED))
     yield _multi_head(build, "one_head", "", build.config(heads=1, key_value_heads=1))
     square = build.config(model_width=12, key_size=4, value_size=4)

@@ -171,6 +171,8 @@ def _rotary_cases(build: Builder) -> Iterator[Case]:
         yield rotated(name, _llama(build, rotary_scaling=scaling), _positions(far=90))
     for name in ("dynamic", "longrope"):  # shorter than the original length
         yield rotated(f"{name}_short", _llama(build, rotary_scaling=SCALINGS[name]), _positions(far=ORIGINAL - 1))
+    yield rotated("dynamic_shorter", _llama(build, rotary_scaling=SCALINGS["dynamic"]), _positions(far=ORIGINAL - 3))
+    yield rotated("longrope_one_beyond", _llama(build, rotary_scaling=SCALINGS["longrope"]), _positions(far=ORIGINAL))
     own = _llama(build, layer_pattern=("local",), window=3, local_rotary_scaling=SCALINGS["linear"])
     yield rotated("local_scaling", own, _positions())
     unscaled = _llama(build, layer_pattern=("local",), window=3, rotary_scaling=SCALINGS["linear"])
@@ -299,7 +301,10 @@ def _layer_cases(build: Builder) -> Iterator[Case]:
     yield build.make("decoder", "mixed", mixed, **x, **own)
     local = build.config("gemma2_2b", encoder_layers=2, decoder_layers=1, window=2, **HEADS)
     given: dict[str, Any] = {"position_bs": _positions(S)} if _given(local) else {}
-    yield build.make("encoder", "local", local, x_bsd="b s d", **given, mask_bhts=ragged(B, S)[:, None, None])
+    padded = ragged(B, S)[:, None, None]
+    yield build.make("encoder", "local", local, x_bsd="b s d", **given, mask_bhts=padded)
+    second: dict[str, Any] = {"position_bt": _positions(S)} if given else {}
+    yield build.make("encoder_layer", "local", local, x_btd="b s d", **second, mask_bhts=padded)
 
 
 def _models(build: Builder) -> Iterator[tuple[str, TransformerConfig]]:
@@ -339,6 +344,7 @@ def _model_cases(build: Builder) -> Iterator[Case]:
         yield _read(build, "training_loss", name, config, smoothing=0.1)
         read = ids(f"states {name}", 23, None, np.ones((B, T), bool))
         yield build.make("states", name, config, target=read, target_mask_bt=left)
+    yield build.make("states", "llama_unpadded", _llama(build), target=ids("states llama_unpadded", 23, None, np.ones((B, S), bool)))
 
 
 def _read(build: Builder, component: str, name: str, config: TransformerConfig, length: int = T, **inputs: Any) -> Case:
@@ -353,12 +359,13 @@ def _read(build: Builder, component: str, name: str, config: TransformerConfig, 
 
 def _decoding_cases(build: Builder) -> Iterator[Case]:
     """Yields steps across windows and original lengths, and searches after prompts."""
-    length, splits = 2 * T, (4, 1, 3, 2)
+    length = 2 * T
     mask = np.arange(length) >= np.array([[0], [3], [1]])
     configs = dict(_models(build))
-    for name in ("llama", "gemma", "mistral", "qwen3", "gemma3", "smollm3"):
+    steps = dict.fromkeys(("llama", "gemma", "mistral", "qwen3", "gemma3", "smollm3"), (4, 1, 3, 2)) | {"mistral_one_by_one": (1,) * length}
+    for name, splits in steps.items():
         target = ids(f"decoders steps {name}", 23, None, np.ones((B, length), bool))
-        case = build.make("decode_in_steps", name, configs[name], target=target, memory_bsd=None, target_mask_bt=mask)
+        case = build.make("decode_in_steps", name, configs[name.split("_")[0]], target=target, memory_bsd=None, target_mask_bt=mask)
         yield dataclasses.replace(case, inputs=dict(case.inputs) | {"splits": splits}, dtypes=SINGLE)
     dynamic = _llama(build, rotary_scaling=SCALINGS["dynamic"])
     target = ids("decoders steps dynamic", 23, None, np.ones((B, 2 * ORIGINAL), bool))

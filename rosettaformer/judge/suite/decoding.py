@@ -79,6 +79,10 @@ def _penalise_cases(build: Builder) -> Iterator[Case]:
     for size in (1, 2, 3, 7):
         yield case(f"runs_of_{size}", no_repeat_ngram=size)
     yield case("padded_runs", no_repeat_ngram=2, mask_bn=real)
+    yield case("equal_run_of_3", token_bn=np.full((4, 3), 6), no_repeat_ngram=3)
+    started = np.array([[4, 5, 6, 1, 4, 5], [4, 5, 6, 1, 4, 5], [4, 5, 6, 4, 5, 0], [7, 8, 7, 8, 7, 8]])
+    ended = np.arange(6) < np.array([[6], [5], [5], [6]])
+    yield case("started_runs_of_3", token_bn=started, no_repeat_ngram=3, mask_bn=ended)
     gap = np.array([[True, True, False, True, True, True]] * 4)
     yield case("penalty_and_runs", "GEN7", repetition_penalty=1.3, no_repeat_ngram=2, mask_bn=gap)
     infinite = np.where(np.arange(V) % 3, rng("penalise infinite").standard_normal((4, V)), -np.inf)
@@ -96,6 +100,8 @@ def _truncate_cases(build: Builder) -> Iterator[Case]:
         ("top_k_of_all", table, "", {"top_k": 50}),
         ("top_p", table, "GEN4", {"top_p": 0.8}),
         ("top_p_small", table, "", {"top_p": 1e-6}),
+        ("top_p_of_all", np.where(np.arange(V), -60.0, table), "", {"top_p": 1.0}),
+        ("top_p_reached", np.where(np.arange(V) < 4, 0.0, np.full((4, V), -np.inf)), "", {"top_p": 0.5}),
         ("ties_top_k", ties, "", {"top_k": 3}),
         ("ties_top_p", ties, "GEN4", {"top_p": 0.83}),
         ("cool_top_p", table, "GEN3 GEN4", {"temperature": 0.5, "top_p": 0.8}),
@@ -117,6 +123,8 @@ def _draw_cases(build: Builder) -> Iterator[Case]:
         ("large", 1e3 * table),
     ):
         yield build.make("draw", name, build.config(), dtypes=DTYPES, logits_bv=logits, uniform_b=spread)
+    barred = np.where(np.arange(V) < 9 - np.arange(9)[:, None], table, -np.inf)
+    yield build.make("draw", "rounded_to_1", build.config(), dtypes=DTYPES, logits_bv=barred, uniform_b=np.ones(9))
 
 
 # Nearly all cases share one model's sizes and lengths, so that a port compiles each search once.
@@ -185,6 +193,8 @@ def _beam_cases(build: Builder) -> Iterator[Case]:
     yield _search(build, "beam_search", "alpha_2", some, 29, f"{beams} GEN1 GEN2 GEN8", beam_size=3, n_best=2, alpha=2.0)
     yield _search(build, "beam_search", "n_best", some, 495, f"{beams} GEN1 GEN8", beam_size=4, n_best=4, alpha=1.0)
     yield _search(build, "beam_search", "early_stop", some, 35, "GEN1 GEN8 GEN10", beam_size=3, early_stop=True)
+    late: dict[str, Any] = {"beam_size": 3, "n_best": 3, "early_stop": True, "min_new_tokens": 2}
+    yield _search(build, "beam_search", "early_stop_late", some, 35, "GEN1 GEN8", **late)
     yield _search(build, "beam_search", "one_beam", some, 27, f"{CACHE} GEN1 GEN8 GEN10", beam_size=1, alpha=1.5)
     yield _search(
         build, "beam_search", "prefix", some, 30, f"{beams} GEN1 GEN8 GEN10", beam_size=3, n_best=2, alpha=1.0, prefix=_prefix(some)

@@ -190,6 +190,9 @@ def _sublayer_cases(build: Builder) -> Iterator[Case]:
     yield build.make("self_attention_sublayer", "ragged", plain, "ATT5 ATT6 ATT7", mask_bhts=ragged_bhts, **x)
     yield build.make("self_attention_sublayer", "left_padding", plain, "ATT7 ATT13", mask_bhts=left_padding(B, T)[:, None, None], **x)
     yield build.make("cross_attention_sublayer", "ragged", plain, "ATT5 ATT6 ATT7", mask_bhts=ragged(B, S)[:, None, None], **x, **memory)
+    yield build.make("self_attention_sublayer", "causal_ragged", plain, "CAU1 CAU2 CAU4", causal=True, mask_bhts=ragged_bhts, **x)
+    grouped = build.config(heads=6, key_value_heads=2, epsilon=1e-2)
+    yield build.make("cross_attention_sublayer", "grouped_heads", grouped, "MHA10", **x, **memory)
     padded = left_padding(B, S)[:, None, None]
     yield build.make("cross_attention_sublayer", "left_padding", plain, "ATT7 ATT13", mask_bhts=padded, **x, **memory)
     yield build.make("feed_forward_sublayer", "gelu", build.config(activation="gelu_tanh"), "FFN1", **x)
@@ -199,6 +202,7 @@ def _stack_cases(build: Builder) -> Iterator[Case]:
     """Yields both norm placements, learned positions, segments, both kinds of masks."""
     config, pre = build.config(model_width=12, **ONE_LAYER), build.config(norm_placement="pre", encoder_layers=2, decoder_layers=2)
     encoder, decoder = (alone(build, stack, padding_id=2) for stack in ("encoder", "decoder"))
+    grouped = {"heads": 6, "key_value_heads": 2, "key_size": 4, "padding_id": 2}
     segment_bs = rng("layouts segments").integers(0, encoder.segments, (B, S)) if encoder.segments else None
     sources: tuple[tuple[str, Any, str, Any, dict[str, Any]], ...] = (
         ("post", config, "EMB1 PE1 ATT9 ATT18 NRM8 PAD1", ragged(B, S), {}),
@@ -206,6 +210,7 @@ def _stack_cases(build: Builder) -> Iterator[Case]:
         ("left_padding", config, "PE11 ATT9 ATT18", left_padding(B, S), {}),
         ("explicit_mask", config, "ATT18", ragged(B, S) | True, {"source_mask_bs": ragged(B, S)}),
         ("learned", encoder, "PE15 NRM12 SEG1", ragged(B, S), {"segment_bs": segment_bs}),
+        ("grouped_heads", build.config(**ONE_LAYER, **grouped), "MHA10", ragged(B, S), {}),
     )
     for name, own, catches, mask_bs, given in sources:
         source = ids(f"layouts {name} source", own.source_vocabulary, own.padding_id, mask_bs)
@@ -217,6 +222,7 @@ def _stack_cases(build: Builder) -> Iterator[Case]:
         ("left_padding", config, "PE11 CAU4", left_padding(B, T), memory | {"source_mask_bs": ragged(B, S)}),
         ("explicit_mask", config, "CAU1 CAU2", ragged(B, T) | True, memory | {"target_mask_bt": ragged(B, T)}),
         ("alone", decoder, "PE15 CAU1 CAU2", ragged(B, T), {}),
+        ("rotary", build.config("llama2_7b", encoder_layers=0, decoder_layers=1, **grouped), "MHA10 ROT1", left_padding(B, T), {}),
     )
     for name, own, catches, mask_bt, given in targets:
         target = ids(f"layouts {name} target", own.target_vocabulary, own.padding_id, mask_bt)

@@ -142,6 +142,8 @@ def _encoder_cases(build: Builder) -> Iterator[Case]:
         yield _read(build, component, "padded_columns", _encoder(build, **own), "ATT9 ATT18", padded_columns(B, S), True)
         square = _encoder(build, **SQUARE | own)
         yield _read(build, component, "square", square, "MHA3 MHA5 MHA6", sides["right"], True)
+        grouped = _encoder(build, heads=6, key_value_heads=2, pooler_activation="relu", **two | own)
+        yield _read(build, component, "grouped_heads", grouped, "MHA10", None, False)
         first = _encoder(build, position_start="first_token", position_offset=2, segments=0, **own)
         yield _read(build, component, "roberta", first, "PE11 PE14 PE17", sides["left"], False)
         pre = _encoder(build, norm_placement="pre", final_norm=True, embedding_norm=False, activation="gelu_tanh", **own)
@@ -161,6 +163,10 @@ def _encoder_cases(build: Builder) -> Iterator[Case]:
     yield _read(
         build, "classification_loss", "part", config, "LOS1 LOS3 SEG1", sides["right"], True, label_b=label_b, smoothing=0.1, total=31
     )
+    grouped = _encoder(build, heads=6, key_value_heads=2, pooler_activation="relu", **classes)
+    extreme_b = (config.classes - 1) * np.array([0, 1, 0])
+    yield _read(build, "classification_loss", "grouped_heads", grouped, "MHA10", None, False, label_b=extreme_b)
+    yield _read(build, "classification_loss", "left_padding", config, "PE16", sides["left"], True, label_b=label_b)
     dropped = _encoder(build, **RATES | classes)
     keep = parameters.flatten(sites.draw(dropped, B, S, 0, rng("keep classification_loss")))
     masks = {f"keep.{name}": mask for name, mask in keep.items()}
@@ -269,6 +275,9 @@ def _state_cases(build: Builder) -> Iterator[Case]:
     known = f"PE17 NRM12 {LAYERS}"
     own = {"source_mask_bs": masks["source_mask_bs"], "segment_bs": segments}
     yield build.make("states", "bert", encoder, f"{known} SEG1 NRM13", source=source, **own)
+    yield build.make("states", "bert_unpadded", encoder, "PE17 NRM12", source=source)
     yield build.make("states", "gpt2", decoder, f"{known} CAU1 CAU6 PE11", target=target, target_mask_bt=masks["target_mask_bt"])
     paper = build.config("separate_tables", **ONE_LAYER)
     yield build.make("states", "paper", paper, "EMB1 PE1 PE11 ATT3 NRM8 CAU1", source=source, target=target, **masks)
+    two = build.config("separate_tables", encoder_layers=2, decoder_layers=2)
+    yield build.make("states", "paper_of_2_layers", two, "NRM8 CAU1", source=source, target=target, **masks)

@@ -44,6 +44,8 @@ def _cross_entropy_cases(build: Builder) -> Iterator[Case]:
     large = 3e4 * rng("loss large").standard_normal((B, T, V)).clip(-2, 2)
     yield case("large_logits", "", logits_btv=large)
     yield case("large_logits_smoothed", SMOOTHED, logits_btv=large, smoothing=0.1, mask_bt=unequal)
+    infinite = np.where(unequal[..., None] | (np.arange(V) != label[..., None]), large / 3e4, -np.inf)
+    yield case("infinite_where_not_counted", "LOS2", logits_btv=infinite, mask_bt=unequal)
     yield case("all_equal", "LOS3", logits_btv=np.full((B, T, V), 2.5), smoothing=0.1, total=7)
     for dtype in ("int32", "uint8"):
         yield case(f"{dtype}_labels", SMOOTHED, label_bt=label.astype(dtype), smoothing=0.1)
@@ -148,6 +150,8 @@ def _random_cases(build: Builder) -> Iterator[Case]:
     ):
         config = build.config(dialect, **SIZES | alone | own)
         yield build.make("initialise", name, config, "INI1 INI2", dtypes=PRECISE, seed=1007)
+    wide = build.config(**SIZES | {"model_width": 96, "source_vocabulary": 1009, "target_vocabulary": 1009})
+    yield build.make("initialise", "wide", wide, "INI1 INI2", dtypes=PRECISE, seed=1007)
     for name, catches, shape in (("vectors", "", (48, 32, 24)), ("weights", "DRP5", (16, 6, 16, 24))):
         x = rng(f"random dropout {name}").uniform(0.5, 1.5, shape)
         yield build.make("random_dropout", name, build.config(dropout_rate=0.3), catches, dtypes=PRECISE, x=x, seed=1007)

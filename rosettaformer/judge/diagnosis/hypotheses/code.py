@@ -35,10 +35,14 @@ from ...expectation.paths import Paths
 EXCLUDED = """
     arrays checks fields int8 layout parameters presets recipe sharding sites strategy suggestions
 """.split()  # noqa: SIM905 - a list of names reads better in lines
-CASTS = ("astype", "copy", "is_half", "upcast_half", "number", "type", "asarray", "str", "int")
+INCLUDED = ("parameters.initialise", "parameters.initial_value")  # of these
+CASTS = ("astype", "copy", "is_half", "upcast_half", "number", "type", "asarray", "str", "int", "float", "tolist")
 IRRELEVANT = ("copy", "optimize", "strict", "dtype")
 COMMUTATIVE = ("max", "min", "maximum", "minimum", "combine_masks", "clip")
-REFUSALS = ("checks.", "known(", "config.need", "raise ", "assert ", "'", '"', "kind = str(", "shapes = ")  # beginnings of statements
+# beginnings of statements that only reject arguments
+REFUSALS = (
+    "checks.", "known(", "config.need", "raise ", "assert ", "'", '"', "kind = str(", "shapes = ", "least, most = ", "last, real = ",
+)  # fmt: skip
 OPERATORS: Mapping[type, tuple[type, ...]] = {
     ast.Add: (ast.Sub,), ast.Sub: (ast.Add,), ast.Mult: (ast.Div,), ast.Div: (ast.Mult,), ast.Pow: (ast.Mult,),
     ast.FloorDiv: (ast.Mult,), ast.Mod: (ast.FloorDiv,), ast.BitAnd: (ast.BitOr,), ast.BitOr: (ast.BitAnd,),
@@ -215,16 +219,17 @@ def _called(case: Case) -> list[Function]:
 def functions() -> list[Function]:
     """All functions of the reference, without validation and `EXCLUDED` modules."""
     found = []
-    for module in (module_of(info.name) for info in pkgutil.iter_modules(reference_numpy.__path__) if info.name not in EXCLUDED):
+    for module in (module_of(info.name) for info in pkgutil.iter_modules(reference_numpy.__path__)):
         classes: list[Any] = [value for value in vars(module).values() if inspect.isclass(value) and value.__module__ == module.__name__]
+        room = module.__name__.rpartition(".")[2]
         for owner in (module, *classes):
-            prefix = ".".join([module.__name__.rpartition(".")[2], *[owner.__name__] * (owner is not module)])
+            prefix = ".".join([room, *[owner.__name__] * (owner is not module)])
             for name, value in vars(owner).items():
-                raw = inspect.unwrap(getattr(value, "fget", None) or getattr(value, "__func__", value))
+                raw, path = inspect.unwrap(getattr(value, "fget", None) or getattr(value, "__func__", value)), f"{prefix}.{name}"
                 own = inspect.isfunction(raw) and raw.__code__.co_filename == module.__file__ and not raw.__code__.co_freevars
                 left_out = name.startswith(("__", "need", "_conflicts")) or name in (*CASTS, "to_dict")
-                if own and not left_out:
-                    found.append(Function(f"{prefix}.{name}", raw))
+                if own and not left_out and (room not in EXCLUDED or path in INCLUDED):
+                    found.append(Function(path, raw))
     return found
 
 
