@@ -173,6 +173,7 @@ def _picked(ranking: list[Beam], place: Callable[[tuple[int, ...]], int], room: 
     return result
 
 
+FAR = (1000.0, 16.0, 4.0, 1.0)  # multiples of the scores' bound, none of which explains the choices of a port that is far off
 ROUNDS = 12  # runs at most until a run's choices are consistent with its own noise
 
 
@@ -186,11 +187,14 @@ def followed(
     """
     if case.component not in components.SEARCHES or not _differs(case, before, answer):
         return before
+    if note := _far(case, before, answer, ask, rounded):
+        tokens = next(iter(before))
+        return before | {tokens: dataclasses.replace(before[tokens], note=note)}
     bounds: Bounds = lambda kind, step: ANY  # noqa: E731
     made: Mapping[Key, Any] = {}
     rejected: set[Hypothesis] = set()
     for _ in range(ROUNDS):
-        replay = BeamReplay(case, answer, bounds, rejected) if case.component == "beam_search" else TokenReplay(case, answer, bounds)
+        replay = _replay(case, answer, bounds, rejected)
         reference = chosen(case, replay, ask, rounded)
         if replay.made != made:  # equal choices give equal scores in every order
             found, scores = searched(case, replay.made, reference, ask)
@@ -201,6 +205,25 @@ def followed(
         made, bounds, rejected = replay.made, _bounds(replay.scores, scores), rejected | others
     note = "; ".join(replay.notes(found[tokens].reference))
     return found | {tokens: dataclasses.replace(found[tokens], note=note)}
+
+
+def _replay(case: Case, answer: Mapping[str, np.ndarray], bounds: Bounds, rejected: set[Hypothesis]) -> "TokenReplay | BeamReplay":
+    return BeamReplay(case, answer, bounds, rejected) if case.component == "beam_search" else TokenReplay(case, answer, bounds)
+
+
+def _far(case: Case, before: dict[str, Expectation], answer: Any, ask: Answer, rounded: bool) -> str:
+    """What is wrong with choices that no error near the scores' bound explains; empty if one may.
+
+    It saves the runs in every order that find the exact bounds.
+    """
+    tokens, *others = before
+    bound, notes = max(before[name].bound for name in others), list[str]()
+    for factor in FAR:
+        replay = _replay(case, answer, lambda kind, step, error=factor * bound: error, set())  # type: ignore[misc]
+        notes = replay.notes(chosen(case, replay, ask, rounded)[tokens])
+        if not notes:
+            return ""
+    return "; ".join(notes)
 
 
 def _differs(case: Case, before: dict[str, Expectation], answer: Any) -> bool:
