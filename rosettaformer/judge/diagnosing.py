@@ -16,7 +16,7 @@ from .diagnosis.findings import Verdict
 from .selection import Selection, artefacts_in, cases_for, refuse_without_artefacts
 from .suite.fitting import count, fits, within
 
-LIMIT = 120.0  # seconds for the diagnosis of a whole model
+LIMIT = 60.0  # seconds for the diagnosis of a whole model
 LARGE, FIRST = 10_000_000, ("short", "left_padding")  # models with this many parameters are diagnosed with these cases first
 
 
@@ -43,7 +43,7 @@ def diagnose(
     port: as on the command line. like, checkpoint, components, expression, dtypes, meshes, seed,
     memory: which cases run, see `rosettaformer.check`. mode: eager or compiled; by default the
     port's own. pairs: also look for two bugs at once. gradients: also check the gradients of
-    components with correct outputs. limit: processor seconds of the search; by default 120 for a
+    components with correct outputs. limit: processor seconds of the search; by default 60 for a
     whole model. answer_limit: seconds for one answer of the port.
 
     Raises ValueError on bad input and if the port does not start, and MissingBackend if its

@@ -72,6 +72,8 @@ def of_decoder(config: TransformerConfig) -> Iterator[Case]:
     for name, length, first in (("steps", PADDED, PADDED // 2), ("medium_steps", MEDIUM, MEDIUM - 9), ("long_steps", LONG + 6, LONG)):
         length = length_of(config, length)
         first = min(first, length - 1)
+        if name == "long_steps":  # across a power of two, where a cache may grow
+            first = max(1, 2 ** (length.bit_length() - 1) - 2)
         if name == "medium_steps":  # single tokens across the original length
             first = min([first, *(original - 2 for original in _original_lengths(config))])
         masks = {"steps": ragged(B, length), "medium_steps": columns(length), "long_steps": np.ones((1, length), bool)}
