@@ -9,6 +9,7 @@ from . import words
 from .altered import Combination
 from .evidence import Evidence
 from .evidence.distinguishing import plainest, told_apart
+from .evidence.evidence import SIMILAR, size_of
 from .evidence.invariances import broken_invariances, remembered
 from .findings import Finding, Verdict
 from .questions import About, Task
@@ -91,7 +92,8 @@ class Conclusions:
             finding = self.add(place, Verdict.FOLLOWS, words.follows(found), found)
             self._settle(found)
             return finding
-        others = [case.at(place.dtype) for case in self._port.all_cases if place.dtype in case.dtypes]
+        largest = SIMILAR * size_of(evidence.probes[evidence.cheapest()[0]])
+        others = [case.at(place.dtype) for case in self._port.all_cases if place.dtype in case.dtypes and size_of(case) <= largest]
         only = only_at(evidence.probes, evidence.answers, evidence.clean) if len(found) > 1 else ""
         notes = (words.differs_only_at(only), words.inconclusive(evidence, found[0]), *told, words.also(alike))
         text = words.explained(found, words.where(evidence, found[0]), others, *notes)

@@ -51,7 +51,7 @@ class Evidence:
         self.clean = [followed(*each) for each in zip(self.probes, hypotheses.clean, answers, strict=True)]
         self.failing = [index for index, clean in enumerate(self.clean) if not altered.equal(clean, answers[index])]
         # The cheapest failing probe comes first, since it rejects the most, after much cheaper ones.
-        sizes = [_size(probe) for probe in self.probes]
+        sizes = [size_of(probe) for probe in self.probes]
         least = min((sizes[index] for index in self.failing), default=0)
         cheap = {index for index, size in enumerate(sizes) if SIMILAR * size < least}
         self._order = sorted(range(len(answers)), key=lambda index: (index not in cheap, index not in self.failing, sizes[index]))
@@ -63,7 +63,7 @@ class Evidence:
     @functools.cached_property
     def small(self) -> list[int]:
         """The failing probes whose cost is similar to that of the cheapest one."""
-        sizes = {index: _size(self.probes[index]) for index in self.failing}
+        sizes = {index: size_of(self.probes[index]) for index in self.failing}
         return [index for index in self.cheapest() if sizes[index] <= SIMILAR * min(sizes.values())]
 
     def right(self) -> list[int]:
@@ -241,7 +241,8 @@ def _within(predicted: np.ndarray, got: Any, clean: tolerance.Expectation) -> bo
     return bool(np.abs(got[finite] - predicted[finite]).max(initial=0.0) <= bound)
 
 
-def _size(case: Case) -> int:
+def size_of(case: Case) -> int:
+    """The number of elements of a case's inputs, times its layers: a measure of what it costs."""
     arrays: Iterator[Any] = (value for value in case.inputs.values() if isinstance(value, np.ndarray))
     layers = case.config.encoder_layers + case.config.decoder_layers
     return sum(array.shape[0] * array.shape[1] if array.ndim > 1 else array.size for array in arrays) * layers

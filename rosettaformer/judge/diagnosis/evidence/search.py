@@ -123,7 +123,7 @@ class Search:
             found: list[Combination] = []
             for group in constants(self.hypotheses, self.evidence.cheapest(), self.evidence.answers, before):
                 self.evidence.tried |= set(group)
-                found += [(*before, one) for one in group if self.evidence.explains((*before, one), before)]
+                found += [(*before, one) for one in group if self.evidence.explains((*before, one), before)][:1]
             if found:
                 return self._different(found)
         return []

@@ -22,6 +22,7 @@ from ..findings import Deadline
 from .code import code_changes
 from .dataflow import dataflow_changes
 from .inputs import ignored, read_otherwise
+from .tensors import tensor_changes
 
 
 def candidates(probes: Iterable[Case], alterations: Iterable[Alteration]) -> list[Alteration]:
@@ -104,10 +105,12 @@ class Hypotheses:
             yield self.located(shown)
 
     def _reread(self, shown: tuple[int, ...]) -> list[Alteration]:
-        """The other inputs of losses, updates, searches and gradients; symptoms tell the others."""
-        found = (
-            one for index in shown if not self._forward and not self.probes[index].folder for one in read_otherwise(self._doubles[index])
-        )
+        """The other parameters of a whole model, and the other inputs of losses, updates, searches
+        and gradients; symptoms tell those of other components.
+        """
+        wholes = [self._doubles[index] for index in shown[:1] if self._forward and self.probes[index].folder]
+        parts = [self._doubles[index] for index in shown if not self._forward and not self.probes[index].folder]
+        found = [*(one for case in wholes for one in tensor_changes(case)), *(one for case in parts for one in read_otherwise(case))]
         return list({one.id: one for one in found}.values())
 
     def _rewired(self, shown: tuple[int, ...]) -> list[Alteration]:

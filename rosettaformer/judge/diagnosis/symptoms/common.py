@@ -4,7 +4,6 @@ Symptoms do not describe the values of these; instead: which cases fail, which o
 and from which step on.
 """
 
-import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 
@@ -15,11 +14,11 @@ from ...compare import compare, relative_error
 from ...expectation.components import forward_of
 from ...expectation.tolerance import Expectation
 from ..altered import Outputs
+from ..hypotheses.tensors import LAYER
 from ..words import listed
 from .answered import Symptom
 from .conditions import condition
 
-LAYER = re.compile(r"(.*\blayers)\.(\d+)\.(.*)")  # a parameter of a layer: the stack, the layer, the rest
 SAME = 1e-4  # relative difference up to which factors are the same
 SAYS = 55  # specificity of these sentences, which say where and not what
 NAMED = 3  # outputs listed by name

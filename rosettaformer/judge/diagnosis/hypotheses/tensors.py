@@ -1,0 +1,104 @@
+"""Other parameters of a whole model: those of another layer, or transposed."""
+
+import dataclasses
+import functools
+import re
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from ...case import Case
+from ...catalogue import Alteration
+from ...catalogue.alteration import FRAMEWORKS
+from ...stored import changed
+
+LAYER = re.compile(r"(.*\blayers)\.(\d+)\.(.*)")  # a parameter of a layer: the stack, the layer, the rest
+Mapped = Callable[[str], str]  # the name of the parameter that stands for the parameter of a name
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class TensorChange(Alteration):
+    """Other parameters as an alteration."""
+
+    generated = "different parameter"
+
+
+def tensor_changes(case: Case) -> Iterator[Alteration]:
+    """The layers' parameters in the place of other layers', the largest groups first, then the
+    transposed square ones.
+    """
+    found: dict[str, dict[str, list[int]]] = defaultdict(lambda: defaultdict(list))
+    for name in case.parameters:
+        if parts := LAYER.fullmatch(name):
+            found[parts[1]][parts[3]].append(int(parts[2]))
+    for stack, layers in found.items():
+        count = 1 + max(index for own in layers.values() for index in own)
+        for group, rests in _groups(layers).items():
+            for words, order in _orders(count).items():
+                mapped = functools.partial(_of_other, stack, frozenset(rests), order)
+                yield _change(f"{stack}.{group}={words}", f"{stack} use {group} of {words}", functools.partial(_read, mapped))
+        for rest, (first, *_) in layers.items():
+            array = case.parameters[f"{stack}.{first}.{rest}"]
+            if array.ndim > 1 and array.size == len(array) ** 2:
+                title = f"`{rest}` is transposed in {stack}"
+                yield _change(f"{stack}.{rest}=transposed", title, functools.partial(_transposed, f"{stack}.", f".{rest}"))
+
+
+def _change(name: str, title: str, read: Callable[[Case], Case]) -> Alteration:
+    fix = dict.fromkeys(FRAMEWORKS, "load each parameter into the place that its name says")
+    return TensorChange(id=name, title=title, component="transformer", fix=fix, replaces={}, reads=read)
+
+
+def _groups(layers: Mapping[str, Sequence[int]]) -> dict[str, list[str]]:
+    """Parameters that a port may take from another layer together: all, those of one part or of one
+    kind, one.
+    """
+    found = {"all parameters": [*layers]}
+    for part in dict.fromkeys(rest.partition(".")[0] for rest in layers):
+        found[f"`{part}`"] = [rest for rest in layers if rest.partition(".")[0] == part]
+    for kind in dict.fromkeys(rest.rpartition(".")[2] for rest in layers):
+        found[f"every `{kind}`"] = [rest for rest in layers if rest.rpartition(".")[2] == kind]
+    return found | {f"`{rest}`": [rest] for rest in layers}
+
+
+def _orders(count: int) -> dict[str, tuple[int, ...]]:
+    """The layers whose parameters stand for those of each layer, by words; each once."""
+    own = tuple(range(count))
+    orders = {
+        "the first layer": (0,) * count,
+        "the last layer": (count - 1,) * count,
+        "the layers in reverse order": own[::-1],
+        "the layers ordered as text, 10 before 2": tuple(sorted(own, key=str)),
+        "the next layer": own[1:] + own[:1],
+        "the layer before": own[-1:] + own[:-1],
+    }
+    distinct = {order: words for words, order in reversed(orders.items()) if order != own}
+    return {words: order for order, words in reversed(distinct.items())}
+
+
+def _of_other(stack: str, rests: frozenset[str], order: Sequence[int], name: str) -> str:
+    parts = LAYER.fullmatch(name)
+    if not parts or parts[1] != stack or parts[3] not in rests:
+        return name
+    return f"{stack}.{order[int(parts[2])]}.{parts[3]}"
+
+
+def _read(mapped: Mapped, case: Case) -> Case:
+    own = case.parameters
+
+    def other(name: str, array: np.ndarray) -> np.ndarray:
+        replacement = mapped(name)
+        fits = replacement != name and replacement in own and own[replacement].shape == array.shape
+        return own[replacement] if fits else array
+
+    return dataclasses.replace(case, parameters=changed(own, other))
+
+
+def _transposed(start: str, end: str, case: Case) -> Case:
+    def turned(name: str, array: np.ndarray) -> np.ndarray:
+        meant = name.startswith(start) and name.endswith(end)
+        return array.reshape(len(array), -1).T.reshape(array.shape) if meant else array
+
+    return dataclasses.replace(case, parameters=changed(case.parameters, turned))
