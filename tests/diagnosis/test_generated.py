@@ -1,12 +1,14 @@
 """Bugs that no list holds are explained by what is derived from the reference's code and inputs."""
 
 import dataclasses
+import re
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 from expectations import all_by_id
+from test_readings import planted
 
 from reference_numpy.parameters import flatten, nest
 from rosettaformer.judge.case import Case
@@ -78,6 +80,18 @@ def test_a_changed_expression_is_explained_by_its_function(component: str, plain
     found = _explained(component, plain)
     assert found
     assert {one.mutant.function.name for one in found if isinstance(one, CodeChange)} == {function}
+
+
+def _swapped(case: Case) -> Case:
+    """The case with the norms' scales of the last layer in every layer."""
+    own, last = case.parameters, case.config.decoder_layers - 1
+    layered = {name: re.sub(r"layers\.\d+", f"layers.{last}", name) if name.endswith(".scale") else name for name in own}
+    return dataclasses.replace(case, parameters={name: own[layered[name]] for name in own})
+
+
+def test_parameters_of_another_layer_are_explained() -> None:
+    found = Search(planted("llama", names=("short", "left_padding"), reads=_swapped)).explain(located=False)
+    assert [[one.id for one in combination] for combination in found] == [["decoder.layers.every scale=last"]]
 
 
 def _clipped_by_group(case: Case) -> Any:

@@ -15,6 +15,10 @@ from ...catalogue.alteration import FRAMEWORKS
 from ...stored import changed
 
 LAYER = re.compile(r"(.*\blayers)\.(\d+)\.(.*)")  # a parameter of a layer: the stack, the layer, the rest
+WORDS = {
+    "first": "the first layer", "last": "the last layer", "reversed": "the layers in reverse order",
+    "as text": "the layers ordered as text, 10 before 2", "next": "the next layer", "before": "the layer before",
+}  # fmt: skip
 Mapped = Callable[[str], str]  # the name of the parameter that stands for the parameter of a name
 
 
@@ -36,9 +40,9 @@ def tensor_changes(case: Case) -> Iterator[Alteration]:
     for stack, layers in found.items():
         count = 1 + max(index for own in layers.values() for index in own)
         for group, rests in _groups(layers).items():
-            for words, order in _orders(count).items():
+            for key, order in _orders(count).items():
                 mapped = functools.partial(_of_other, stack, frozenset(rests), order)
-                yield _change(f"{stack}.{group}={words}", f"{stack} use {group} of {words}", functools.partial(_read, mapped))
+                yield _change(f"{stack}.{group}={key}", f"{stack} use {group} of {WORDS[key]}", functools.partial(_read, mapped))
         for rest, (first, *_) in layers.items():
             array = case.parameters[f"{stack}.{first}.{rest}"]
             if array.ndim > 1 and array.size == len(array) ** 2:
@@ -57,25 +61,25 @@ def _groups(layers: Mapping[str, Sequence[int]]) -> dict[str, list[str]]:
     """
     found = {"all parameters": [*layers]}
     for part in dict.fromkeys(rest.partition(".")[0] for rest in layers):
-        found[f"`{part}`"] = [rest for rest in layers if rest.partition(".")[0] == part]
+        found[part] = [rest for rest in layers if rest.partition(".")[0] == part]
     for kind in dict.fromkeys(rest.rpartition(".")[2] for rest in layers):
-        found[f"every `{kind}`"] = [rest for rest in layers if rest.rpartition(".")[2] == kind]
-    return found | {f"`{rest}`": [rest] for rest in layers}
+        found[f"every {kind}"] = [rest for rest in layers if rest.rpartition(".")[2] == kind]
+    return found | {rest: [rest] for rest in layers}
 
 
 def _orders(count: int) -> dict[str, tuple[int, ...]]:
-    """The layers whose parameters stand for those of each layer, by words; each once."""
+    """The layers whose parameters stand for those of each layer, by a key of `WORDS`; each once."""
     own = tuple(range(count))
     orders = {
-        "the first layer": (0,) * count,
-        "the last layer": (count - 1,) * count,
-        "the layers in reverse order": own[::-1],
-        "the layers ordered as text, 10 before 2": tuple(sorted(own, key=str)),
-        "the next layer": own[1:] + own[:1],
-        "the layer before": own[-1:] + own[:-1],
+        "first": (0,) * count,
+        "last": (count - 1,) * count,
+        "reversed": own[::-1],
+        "as text": tuple(sorted(own, key=str)),
+        "next": own[1:] + own[:1],
+        "before": own[-1:] + own[:-1],
     }
-    distinct = {order: words for words, order in reversed(orders.items()) if order != own}
-    return {words: order for order, words in reversed(distinct.items())}
+    distinct = {order: key for key, order in reversed(orders.items()) if order != own}
+    return {key: order for order, key in reversed(distinct.items())}
 
 
 def _of_other(stack: str, rests: frozenset[str], order: Sequence[int], name: str) -> str:
