@@ -212,7 +212,7 @@ def _replay(case: Case, answer: Mapping[str, np.ndarray], bounds: Bounds, reject
 
 
 def _far(case: Case, before: dict[str, Expectation], answer: Any, ask: Answer, rounded: bool) -> str:
-    """What is wrong with choices that no error near the scores' bound explains; empty if one may.
+    """The fault of choices that no error near the scores' bound explains; empty if one may.
 
     It saves the runs in every order that find the exact bounds.
     """
