@@ -148,7 +148,7 @@ def _numbers(least: int, most: int) -> Iterable[int]:
 
 
 def _masks(side: str, cases: Sequence[Case], wrong: Array) -> Iterator[Alteration]:
-    """The mask ignored, inverted, reversed, of the first row, or inferred from the ids."""
+    """The mask ignored, inverted, reversed, of the first row, counted, or inferred from the ids."""
     name, config = SIDES[side], cases[0].config
     fix = f"use the mask that is passed, `{name}`"
 
@@ -165,6 +165,9 @@ def _masks(side: str, cases: Sequence[Case], wrong: Array) -> Iterator[Alteratio
     yield masked("inverted", "the mask is inverted", lambda mask, ids: ~mask)
     yield masked("reversed", "the padding is taken to be on the other side", lambda mask, ids: mask[:, ::-1])
     yield masked("of the first row", "every row has the first row's mask", lambda mask, ids: np.broadcast_to(mask[:1], mask.shape))
+    title = "the mask is made from each row's number of real tokens, as if all padding were on the {}"
+    yield masked("counted right", title.format("right"), lambda mask, ids: np.arange(mask.shape[1]) < mask.sum(axis=1, keepdims=True))
+    yield masked("counted left", title.format("left"), lambda mask, ids: np.arange(mask.shape[1])[::-1] < mask.sum(axis=1, keepdims=True))
     special = {0, 1, config.padding_id, getattr(config, f"{side}_vocabulary") - 1, *wrong[:MOST]} - {None}
     for id_ in sorted(map(int, special)):
         title = f"the mask is ignored and inferred from the ids: every token of id {id_} counts as padding"
