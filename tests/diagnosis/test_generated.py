@@ -18,6 +18,7 @@ from rosettaformer.judge.diagnosis.evidence import Evidence, Search
 from rosettaformer.judge.diagnosis.hypotheses import Hypotheses, candidates
 from rosettaformer.judge.diagnosis.hypotheses.code import CodeChange
 from rosettaformer.judge.diagnosis.hypotheses.inputs import InputChange
+from rosettaformer.judge.diagnosis.hypotheses.steps import InSteps
 from rosettaformer.judge.diagnosis.symptoms.common import common
 from rosettaformer.judge.expectation import components
 from rosettaformer.judge.expectation.patching import patched
@@ -80,6 +81,28 @@ def test_a_changed_expression_is_explained_by_its_function(component: str, plain
     found = _explained(component, plain)
     assert found
     assert {one.mutant.function.name for one in found if isinstance(one, CodeChange)} == {function}
+
+
+def _fast_path(case: Case) -> Any:
+    """Steps of one token have no softmax: their weights are the logits' sigmoid."""
+    lengths = list[int]()
+
+    def step(original: Callable[..., Any], parameters: Any, config: Any, target: np.ndarray, *given: Any, **options: Any) -> Any:
+        lengths.append(target.shape[1])
+        return original(parameters, config, target, *given, **options)
+
+    def weights(original: Callable[..., Any], logits: np.ndarray, mask: Any = None) -> np.ndarray:
+        if len(lengths) < 2 or lengths[-1] > 1:
+            return np.asarray(original(logits, mask))
+        return np.where(True if mask is None else mask, 1 / (1 + np.exp(-logits)), 0.0)
+
+    with patched({"cache.decode_step": step, "softmax.softmax": weights}):
+        return components.answer(case)
+
+
+def test_a_bug_of_later_steps_alone_is_named() -> None:
+    found = _explained("decode_in_steps", _fast_path)
+    assert [(one.id, isinstance(one, InSteps) and one.single) for one in found] == [("ATT23", True)]
 
 
 def _swapped(case: Case) -> Case:

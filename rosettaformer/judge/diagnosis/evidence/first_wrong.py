@@ -146,6 +146,7 @@ def first_wrong(case: Case, clean: Mapping[str, tolerance.Expectation], answer: 
     token_bt = case.inputs[side]
     if error.shape != token_bt.shape:
         return None
-    real_bt = np.ones(token_bt.shape, bool) if case.real_bt is None else case.real_bt
+    real_bt = case.real_bt  # of the other side's tokens, if only those have padding
+    real_bt = np.ones(token_bt.shape, bool) if real_bt is None or real_bt.shape != token_bt.shape else real_bt
     wrong_bt = (error > (1.0 if error.max() > 1 else LARGE * error.max())) & real_bt & bool(compare(expected, got).excess > 1)
     return FirstWrong(token_bt, real_bt, np.where(wrong_bt.any(axis=1), wrong_bt.argmax(axis=1), token_bt.shape[1]))

@@ -22,6 +22,7 @@ from ..findings import Deadline
 from .code import code_changes
 from .dataflow import dataflow_changes
 from .inputs import ignored, read_otherwise
+from .steps import in_steps
 from .tensors import tensor_changes
 
 
@@ -77,6 +78,11 @@ class Hypotheses:
         return ignored(self.probes)
 
     @functools.cached_property
+    def in_steps(self) -> list[Alteration]:
+        """The known bugs and settings of cached steps alone."""
+        return list(in_steps([*self._called(self._defects), *self._called(self.settings)]))
+
+    @functools.cached_property
     def random(self) -> list[Alteration]:
         """The known bugs that make a probe random."""
         return [defect for defect in self._defects if defect.random and self._alters(defect)]
@@ -99,6 +105,8 @@ class Hypotheses:
         """
         yield self._called(self._defects)
         yield self._called(self.settings)
+        if all(probe.component in DECODING for probe in self.probes):
+            yield self.in_steps
         yield self.inputs(shown)
         yield self.dataflow(shown)
         if located:
