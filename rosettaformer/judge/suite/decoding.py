@@ -101,7 +101,6 @@ def _truncate_cases(build: Builder) -> Iterator[Case]:
         ("top_p", table, "GEN4", {"top_p": 0.8}),
         ("top_p_small", table, "", {"top_p": 1e-6}),
         ("top_p_of_all", np.where(np.arange(V), -60.0, table), "", {"top_p": 1.0}),
-        ("top_p_reached", np.where(np.arange(V) < 4, 0.0, np.full((4, V), -np.inf)), "", {"top_p": 0.5}),
         ("ties_top_k", ties, "", {"top_k": 3}),
         ("ties_top_p", ties, "GEN4", {"top_p": 0.83}),
         ("cool_top_p", table, "GEN3 GEN4", {"temperature": 0.5, "top_p": 0.8}),
