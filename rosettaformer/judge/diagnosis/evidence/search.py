@@ -47,7 +47,11 @@ class Search:
         return next((found for tier in self._tiers(shown, located) if (found := self._among(tier, known))), [])
 
     def recoded(self, known: Combination = ()) -> list[Combination]:
-        """The code changes that explain the outputs, alone or with known alterations."""
+        """The code changes that explain the outputs, alone or with known alterations; none if only a
+        single number fails, which some change gives by chance.
+        """
+        if self.evidence.one_number:
+            return []
         return next((found for changes in self.hypotheses.code(self._shown(known)) if (found := self._among(changes, known))), [])
 
     def _among(self, tier: Sequence[Alteration], known: Combination) -> list[Combination]:

@@ -72,9 +72,13 @@ Place = tuple[ast.AST, str, int | None, ast.AST]  # a parent, its field, the ind
 
 @dataclass(frozen=True)
 class Mutant:
-    """key: the function and the change, without line numbers. site: the index of the changed expression, or of the value of a changed
-    statement. choice: whether it is about the config or optional arguments only. codes: with the change; with the values before and after
-    compared; and with a value in their place that nothing can compute with."""
+    """One change of a function.
+
+    key: the function and the change, without line numbers. site: the index of the changed
+    expression, or of the value of a changed statement. choice: whether it is about the config or
+    optional arguments only. codes: with the change; with the values before and after compared; and
+    with a value in their place that nothing can compute with.
+    """
 
     function: "Function"
     key: str
@@ -86,7 +90,9 @@ class Mutant:
 
 
 class Function:
-    """A function or method of the reference, by its name as in `patched`: `module.function`, `module.Class.method`."""
+    """A function or method of the reference, by its name as in `patched`: `module.function`,
+    `module.Class.method`.
+    """
 
     def __init__(self, name: str, raw: Any) -> None:
         self.name, self.raw = name, raw
@@ -273,7 +279,9 @@ def _kind(value: Any) -> str:
 
 @contextlib.contextmanager
 def compared(mutant: Mutant) -> Iterator[list[bool]]:
-    """Yields a list that collects whether the expression before and after the change has the same value, each time."""
+    """Yields a list that collects whether the expression before and after the change has the same
+    value, each time.
+    """
     found: list[bool] = []
 
     def note(before: Any, after: Any) -> Any:
@@ -324,7 +332,9 @@ def _call(name: str, *arguments: Any) -> ast.Call:
 
 
 def _places(parent: ast.AST) -> Iterator[Place]:
-    """Yields expressions and augmented assignments below a node, parents first, except annotations, defaults, docstrings and checks."""
+    """Yields expressions and augmented assignments below a node, parents first, except annotations,
+    defaults, docstrings and checks.
+    """
     for field, value in ast.iter_fields(parent):
         if field in ("args", "returns", "annotation", "decorator_list") and not isinstance(parent, ast.Call):
             continue
@@ -350,7 +360,9 @@ def _is_value(node: ast.expr) -> bool:
 
 
 def _others(node: ast.AST, field: str, names: list[str]) -> Iterator[tuple[ast.AST, Changed]]:
-    """Yields replacements of an expression or a statement: branches, other expressions, other arguments."""
+    """Yields replacements of an expression or a statement: branches, other expressions, other
+    arguments.
+    """
     unused = ast.Name(UNUSABLE, ast.Load())
     if field == "test" or (field in ("ifs", "values") and not isinstance(node, ast.Constant)):
         for forced in (ast.Constant(True), ast.Constant(False)):

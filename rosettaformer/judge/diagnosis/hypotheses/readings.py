@@ -77,7 +77,12 @@ def readings(cases: Sequence[Case], found: Sequence[FirstWrong]) -> list[Alterat
     right, wrong = culprits(found)
     vocabulary = getattr(cases[0].config, f"{side}_vocabulary")
     masks = [*_masks(side, cases, wrong), *_segments(cases)]
-    return [*masks, *_filled(SIDES[side], cases, masks), *_ids(side, vocabulary, right, wrong), *_limits(found)]
+    return [
+        *masks,
+        *_filled(SIDES[side], cases, masks),
+        *_ids(side, vocabulary, right, wrong),
+        *_limits(found, cases[0].config.positions == "rotary"),
+    ]
 
 
 def _filled(name: str, cases: Sequence[Case], masks: Iterable[Alteration]) -> Iterator[Alteration]:
@@ -180,8 +185,10 @@ def _inferred(padding: int, given: bool, mask: Array, ids: Array) -> Array:
     return mask & (ids != padding) if given else ids != padding
 
 
-def _limits(found: Sequence[FirstWrong]) -> Iterator[Alteration]:
-    """A table of positions that ends at the first wrong position, or starts again there."""
+def _limits(found: Sequence[FirstWrong], rotary: bool) -> Iterator[Alteration]:
+    """A table of positions that ends at the first wrong position, or starts again there. rotary:
+    whether it is RoPE's.
+    """
     positions = [one.position for one in found if one.position is not None]
     for end in {min(positions)} - {0} if positions else ():
         fix = "give every position its own entry"
@@ -189,9 +196,10 @@ def _limits(found: Sequence[FirstWrong]) -> Iterator[Alteration]:
             (f"clamped to {end - 1}", f"positions from {end} on are read as {end - 1}", _clamped(end - 1)),
             (f"modulo {end}", f"positions are read modulo {end}", _modulo(end)),
         ):
-            yield setting(f"positions={name}", "token_positions", title, fix, on_result(change), POSITIONS)
-            turned = _turned(change)
-            yield setting(f"rotation={name}", "rotary_embedding", f"in RoPE, {title}", fix, turned, "rotary.rotation")
+            if rotary:
+                yield setting(f"rotation={name}", "rotary_embedding", f"in RoPE, {title}", fix, _turned(change), "rotary.rotation")
+            else:
+                yield setting(f"positions={name}", "token_positions", title, fix, on_result(change), POSITIONS)
 
 
 def _turned(change: Change) -> Callable:
