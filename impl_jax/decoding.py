@@ -15,6 +15,7 @@ from .framework import Array
 from .mask import token_mask
 from .precision import upcast_dtype, upcast_half
 from .programs.fused import fused
+from .programs.reading import State, loop
 from .programs.search import Answers, Options, Plan, Prompt, Request, Searches, program
 from .programs.static_cache import StaticCache, forward_step, read, start_cache
 from .transformer import Transformer
@@ -94,7 +95,7 @@ _fused = functools.partial(jax.jit, static_argnames="dtype")(fused)
 class Answer(NamedTuple):
     """The answers of all rows so far. token_b: the token that each row reads next."""
 
-    step: jax.Array
+    length: jax.Array
     token_b: jax.Array
     token_bn: jax.Array
     log_p_bn: jax.Array
@@ -108,35 +109,32 @@ def one_by_one(model: Transformer, plan: Plan, request: Request) -> dict[str, ja
     def at(x_bv: jax.Array, id_b: jax.Array) -> jax.Array:
         return jnp.take_along_axis(x_bv, id_b[:, None], axis=1)[:, 0]
 
-    def step(state: tuple[Answer, StaticCache, jax.Array]) -> tuple[Answer, StaticCache, jax.Array]:
+    def step(state: State) -> State:
         answer, cache, valid = state
         token_b1 = answer.token_b[:, None]
         mask_b1 = token_mask(token_b1, model.config.padding_id)
         logits_b1v, cache = forward_step(model, token_b1, cache, mask_b1)
         logits_bv, log_p_bv, finite = log_p(request, logits_b1v[:, 0])
         target = request.prefix_bp, request.prefix_mask_bp, answer.token_bn
-        scores_bv = penalised(model, plan, request, target, answer.step, logits_bv)
-        token_b = choose(plan, request, scores_bv, answer.step)
+        scores_bv = penalised(model, plan, request, target, answer.length, logits_bv)
+        token_b = choose(plan, request, scores_bv, answer.length)
         # If no token is allowed, the answer ends.
         token_b = jnp.where(at(scores_bv, token_b) == -jnp.inf, request.end_id, token_b)
         log_p_b = jnp.where(answer.done_b, 0, at(log_p_bv, token_b))
         token_b = jnp.where(answer.done_b, request.pad_id, token_b)
         token_bn, log_p_bn = (
-            jax.lax.dynamic_update_index_in_dim(old, new, answer.step, axis=1)
+            jax.lax.dynamic_update_index_in_dim(old, new, answer.length, axis=1)
             for old, new in ((answer.token_bn, token_b), (answer.log_p_bn, log_p_b))
         )
         done_b = answer.done_b | (token_b == request.end_id)
-        answer = Answer(answer.step + 1, token_b, token_bn, log_p_bn, done_b)
+        answer = Answer(answer.length + 1, token_b, token_bn, log_p_bn, done_b)
         return answer, cache, valid & finite
-
-    def goes_on(state: tuple[Answer, StaticCache, jax.Array]) -> jax.Array:
-        return (state[0].step < request.max_new_tokens) & ~state[0].done_b.all()
 
     cache, dtype = start(model, request, plan.room)
     token_bn = jnp.full((len(request.prefix_bp), plan.room), request.pad_id, int)
     log_p_bn, done_b = jnp.zeros(token_bn.shape, dtype), jnp.zeros(len(token_bn), bool)
     first = Answer(jnp.zeros((), int), request.prefix_bp[:, -1], token_bn, log_p_bn, done_b)
-    answer, _, valid = jax.lax.while_loop(goes_on, step, (first, cache, jnp.ones((), bool)))
+    answer, _, valid = loop(model, request, step, (first, cache, jnp.ones((), bool)))
     return {"token_bn": answer.token_bn, "log_p_bn": answer.log_p_bn, "valid": valid}
 
 
@@ -148,7 +146,7 @@ def beams(model: Transformer, plan: Plan, request: Request) -> dict[str, jax.Arr
         jnp.repeat(x, size, axis=0) for x in (request.prefix_bp, request.prefix_mask_bp)
     )
 
-    def step(state: tuple[Beams, StaticCache, jax.Array]) -> tuple[Beams, StaticCache, jax.Array]:
+    def step(state: State) -> State:
         live, cache, valid = state
         position_bw, masks = continued(model, request, live)
         logits_bwv, cache = read(model, live.token_bw, cache, position_bw, masks)
@@ -162,13 +160,12 @@ def beams(model: Transformer, plan: Plan, request: Request) -> dict[str, jax.Arr
         )  # fmt: skip
         return live, cache, valid & finite
 
-    def goes_on(state: tuple[Beams, StaticCache, jax.Array]) -> jax.Array:
-        return (state[0].length < request.max_new_tokens) & ~state[0].done_b.all()
-
     cache, dtype = start(model, request, room * size, size)
     first = Beams.start(prefix_bp[:, -1].reshape(batch, size), room, request.pad_id, dtype)
-    found, _, valid = jax.lax.while_loop(goes_on, step, (first, cache, jnp.ones((), bool)))
-    return {"token_bwn": found.kept_bwn, "score_bw": found.kept_bw, "valid": valid}
+    found, _, valid = loop(model, request, step, (first, cache, jnp.ones((), bool)))
+    missing_bw1 = found.kept_bw[..., None] == -jnp.inf
+    token_bwn = jnp.where(missing_bw1, request.pad_id, found.kept_bwn)
+    return {"token_bwn": token_bwn, "score_bw": found.kept_bw, "valid": valid}
 
 
 def start(

@@ -136,8 +136,10 @@ def _beams(model: Transformer, plan: Plan, request: Request) -> Answers:
     state["seen"] = [tf.repeat(x_bn, size, axis=0) for x_bn in state["seen"]]
     state["live"], state["kept"] = beams.start(batch, size, plan.room, request.pad_id, dtype)
     state = loop(step, state, request)
-    token_bwn = tf.cast(state["kept"].token_bwn, tf.int64)
-    return {"token_bwn": token_bwn, "score_bw": state["kept"].score_bw, "finite": state["finite"]}
+    score_bw, token_bwn = state["kept"]
+    missing_bw1 = score_bw[..., tf.newaxis] == float("-inf")
+    token_bwn = tf.cast(tf.where(missing_bw1, request.pad_id, token_bwn), tf.int64)
+    return {"token_bwn": token_bwn, "score_bw": score_bw, "finite": state["finite"]}
 
 
 def _start(model: Transformer, plan: Plan, request: Request) -> State:

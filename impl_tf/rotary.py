@@ -116,12 +116,6 @@ def rotation(
     return Rotation(tf.cos(angle_btj) * factor, tf.sin(angle_btj) * factor)
 
 
-def by_length(config: TransformerConfig) -> bool:
-    """Whether frequencies depend on the length of the text, including padding."""
-    scalings = config.rotary_scaling, config.local_rotary_scaling
-    return config.positions == "rotary" and any(scaling.by_length for scaling in scalings)
-
-
 def rotated(x_bthk: tf.Tensor, rotation: Rotation | None, layout: str) -> tf.Tensor:
     """Rotates the first features of every head in pairs; the others are unchanged. None: returns x.
 

@@ -304,13 +304,22 @@ class TransformerConfig(fields.Fields):
     @property
     def rotary_switches(self) -> set[int]:
         """The text lengths beyond which rotating layers switch to other factors (longrope)."""
-        layers = range(max(self.encoder_layers, self.decoder_layers))
-        scalings = {kind.scaling for kind in map(self.layer_kind, layers) if kind.rotary}
         return {
             scaling.original_length
-            for scaling in scalings
+            for scaling in self._scalings
             if scaling.kind == "longrope" and scaling.original_length is not None
         }
+
+    @property
+    def rotary_by_length(self) -> bool:
+        """Whether frequencies depend on the longest row of a batch, including its padding."""
+        return any(scaling.by_length for scaling in self._scalings)
+
+    @property
+    def _scalings(self) -> set[RotaryScaling]:
+        """How the frequencies of rotating layers are scaled."""
+        layers = range(max(self.encoder_layers, self.decoder_layers))
+        return {kind.scaling for kind in map(self.layer_kind, layers) if kind.rotary}
 
     @property
     def sizes(self) -> dict[str, int]:

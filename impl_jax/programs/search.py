@@ -187,7 +187,8 @@ def _source(
     length = source.shape[1]
     mask.check("source mask", source_mask_bs, source.shape[:2])
     checks.check_length(length, config.max_positions)
-    later = 0, min(bucket(length), config.max_positions or bucket(length)) - length
+    room = length if config.rotary_by_length else bucket(length)
+    later = 0, min(room, config.max_positions or room) - length
     return _padded(source, 0, later), _padded(source_mask_bs, False, later)
 
 

@@ -121,13 +121,16 @@ def read(
     position_bt: jax.Array,
     masks: Mapping[int, jax.Array],
     length: jax.Array | None = None,
+    end: jax.Array | None = None,
 ) -> tuple[jax.Array, StaticCache]:
     """Returns logits `b t v` of tokens, and the cache with their keys and values.
 
     The tokens are the next of a target, or one for each of many beams. masks: by layer window, the
-    cache positions that they may attend to. model, length: see `forward_step`.
+    cache positions that they may attend to. model, length: see `forward_step`. end: the number of
+    positions that the cache then counts, default all; the rest is filler.
     """
     count, room = target.shape[1], cache.target_mask_bt.shape[1]
+    end = cache.read + count if end is None else end
     x_btd = embed(model, "target", target, position_bt, length=room)
     cross_mask_bhts, layers = mask.padding_mask(cache.source_mask_bs), [*cache.layers]
 
@@ -135,7 +138,7 @@ def read(
         layer: DecoderLayer, x_btd: jax.Array, rotation: Rotation | None, index: int
     ) -> jax.Array:
         window, own = layer.self_attention.scores.window, layers[index]["self_attention"]
-        self_mask_bhts, start, new_s = _ring(masks[window], own, window, cache.read, count)
+        self_mask_bhts, start, new_s = _ring(masks[window], own, window, cache.read, count, end)
         place = _Place(own, start, new_s)
         held = layers[index] | {"self_attention": place}
         x_btd, after = plain.decoder_layer_step(
@@ -145,7 +148,7 @@ def read(
         return x_btd
 
     x_btd = model.decoder.walk(x_btd, through, position_bt, length)
-    return model.head(x_btd), cache._replace(layers=layers, read=cache.read + count)
+    return model.head(x_btd), cache._replace(layers=layers, read=end)
 
 
 def _attend(attention: MultiHeadAttention, heads: Heads, mask_bhts: Mask) -> jax.Array:
@@ -189,13 +192,13 @@ class _Place(NamedTuple):
 
 
 def _ring(
-    mask_bhts: jax.Array, held: Room, window: int, read: jax.Array, count: int
+    mask_bhts: jax.Array, held: Room, window: int, read: jax.Array, count: int, end: jax.Array
 ) -> tuple[jax.Array, jax.Array, jax.Array | None]:
     """Returns the mask of all that a layer's next tokens attend to, and their `start` and `new_s`.
 
     A layer with a window keeps only the last positions: a step of one token, or of one per beam,
     overwrites positions that left the window. More tokens at once attend to what was kept before
-    them, and to themselves. mask_bhts: of all cache positions.
+    them, and to themselves. mask_bhts: of all cache positions. end: see `read`.
     """
     room, size = mask_bhts.shape[3], held.key_bgsk.shape[2]
     if size == room:
@@ -209,7 +212,7 @@ def _ring(
         seen_bhts = jnp.take(mask_bhts, jnp.maximum(position_s, 0), axis=3)
         return seen_bhts & (position_s >= 0)
 
-    position_s = held_at(read + count - 1)
+    position_s = held_at(end - 1)
     if count == size // window:
         return seen(position_s), (read - room) % size, None
     own_bhtt = jax.lax.dynamic_slice_in_dim(mask_bhts, read, count, axis=3)

@@ -15,7 +15,6 @@ from reference_numpy.sharding import Mesh
 
 from .. import weights
 from ..framework import Tree
-from ..rotary import by_length
 from ..stacks import Decoder, Encoder
 from ..transformer import Transformer
 from .sharding import BATCH_ALONE, Replicas, compilers, count, following, lengths, summed
@@ -107,7 +106,7 @@ class _Asked:
             labels = given["label_b" if component == "classification_loss" else "target"]
             self._plain["total"] = max(count(case.config, labels), 1)
         self._stacks: dict[Encoder | Decoder, int] = {}  # stack -> the text length that it uses
-        if by_length(case.config):
+        if case.config.rotary_by_length:
             self._follow(given)
 
     def answer(self) -> Answer:

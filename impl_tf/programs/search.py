@@ -12,7 +12,6 @@ from reference_numpy.strategy import Strategy
 
 from .. import mask, weights
 from ..inputs import InputLayers
-from ..rotary import by_length
 from ..transformer import Transformer
 from ..values import Text
 from .fused import fused, refresh
@@ -207,7 +206,7 @@ def _source(model: Transformer, text: Text) -> tuple[np.ndarray | None, np.ndarr
     checks.check_length(length, config.max_positions)
     mask_bs = source != config.padding_id if mask_bs is None else mask_bs  # no id equals None
     mask.check("source mask", mask_bs, source.shape[:2])
-    room = length if by_length(config) else bucket(length)
+    room = length if config.rotary_by_length else bucket(length)
     right = (0, 0), (0, min(room, config.max_positions or room) - length)
     return np.pad(source.astype(np.int32), right), np.pad(mask_bs, right)
 

@@ -14,7 +14,6 @@ from reference_numpy.sharding import chunks
 
 from ..dropout import Keep
 from ..optimizer import Adam, clip_global_norm
-from ..rotary import by_length
 from ..transformer import Transformer
 from .sharding import Replicas, compilers, draw, following, lengths, summed, workers_alive
 
@@ -43,7 +42,7 @@ class Steps:
         self._replicas, self._model, self._optimizer = replicas, model, optimizer
         self._recipe, self._seed = recipe, seed
         self._lengths: dict[str, tf.Variable] = {}  # text lengths of the stacks, if they matter
-        if by_length(model.config):
+        if model.config.rotary_by_length:
             stacks = [name for name in ("encoder", "decoder") if hasattr(model, name)]
             with replicas.strategy.scope():
                 self._lengths = {stack: tf.Variable(0, dtype=tf.int64) for stack in stacks}

@@ -15,7 +15,6 @@ from ..dropout import Keep, part
 from ..framework import attached_mask, other_layers, sizes
 from ..inputs import checked_texts, real_tokens, texts
 from ..kernels.unpadding import PaddedMask, Tokens, counted, pad, unpad
-from ..rotary import by_length
 from ..transformer import Transformer
 from ..values import Ids, Text
 
@@ -58,7 +57,7 @@ class Unpadded(Generic[P, R]):
 
     def tokens(self, *arguments: P.args, **keywords: P.kwargs) -> Sides | None:
         """Returns the tokens that a call with these arguments needs; None: all."""
-        if self._find is None or by_length(self._model.config):
+        if self._find is None or self._model.config.rotary_by_length:
             return None
         least = LEAST if self._least is None else self._least
         sides = self._find(self._model, least, *arguments, **keywords)

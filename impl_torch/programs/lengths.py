@@ -13,13 +13,7 @@ from ..rotary import rotary_frequencies
 from ..transformer import Transformer
 from ..values import Text
 
-__all__ = ["at_length", "by_length", "follow", "longest"]
-
-
-def by_length(config: TransformerConfig) -> bool:
-    """Whether frequencies depend on the longest row of a batch, which couples its rows."""
-    kinds = map(config.layer_kind, range(max(config.encoder_layers, config.decoder_layers)))
-    return any(kind.rotary and kind.scaling.by_length for kind in kinds)
+__all__ = ["at_length", "follow", "longest"]
 
 
 @functools.lru_cache(maxsize=64)
@@ -44,8 +38,8 @@ def at_length(config: TransformerConfig, length: int) -> TransformerConfig:
 
 def follow(model: Transformer, source: Text | None, target: Text | None) -> None:
     """Makes a model treat its rows as part of these, whose longest may set all frequencies."""
-    for side, text in (("source", source), ("target", target)) if by_length(model.config) else ():
-        if text is not None:
+    for side, text in (("source", source), ("target", target)):
+        if text is not None and model.config.rotary_by_length:
             _, position_bt = masked_positions(model.config, side, text.ids, text.mask)
             length = text.ids.shape[1] if position_bt is None else longest(position_bt)
             stack = model.encoder if side == "source" else model.decoder

@@ -32,7 +32,6 @@ from ..layers import Layer
 from ..transformer import Transformer
 from ..values import Text
 from . import columns
-from .lengths import by_length
 from .parallel import over_model
 from .parts import Held, gathered, whole
 from .replicas import replicated
@@ -199,7 +198,7 @@ class Placed(Held):
         """Returns the search results of all rows. Each part of the data axis searches its own rows,
         unless rows depend on each other.
         """
-        if by_length(self.config):
+        if self.config.rotary_by_length:
             return search(slice(0, rows))
         found, devices = search(self.rows(range(rows))), self.devices["data"]
         return {name: gathered(x.clone(), 0, rows, devices) for name, x in found.items()}

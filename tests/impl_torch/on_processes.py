@@ -27,7 +27,6 @@ from torch.multiprocessing import ProcessExitedException, start_processes
 
 from impl_torch import port
 from impl_torch.programs import parts
-from impl_torch.programs.lengths import by_length
 from impl_torch.training import Trainer
 from reference_numpy import TransformerConfig, parameters, preset, sites, training
 from reference_numpy.parameters import flatten, nest
@@ -95,7 +94,7 @@ def batch(config: TransformerConfig, rows: int = 5) -> tuple[Any, np.ndarray]:
         for row in range(rows if config.padding_id == 0 else 0):
             real = max(2, length - row)
             token[row, real:] = 0
-            if by_length(config):
+            if config.rotary_by_length:
                 token[row] = np.roll(token[row], -real)  # left padding
         return token
 

@@ -374,9 +374,12 @@ def _decoding_cases(build: Builder) -> Iterator[Case]:
     options: dict[str, dict[str, Any]] = {"greedy_search": {}, "beam_search": {"beam_size": 3, "n_best": 2, "alpha": 1.0}}
     small: dict[str, Any] = {"target_vocabulary": 17, "source_vocabulary": 17}
     prefix = ids("decoders prefix", 17, None, np.ones((B, 4), bool))
-    for name, config in (("llama", _llama(build, **small)), ("gemma", _gemma(build, **small))):
+    longrope = {f"{kind}rotary_scaling": SCALINGS["longrope"] | {"original_length": n} for kind, n in (("", 5), ("local_", 8))}
+    switching = _llama(build, **small, **longrope, decoder_layers=2, layer_pattern=("local", "global"), window=3)
+    for name, config in (("llama", _llama(build, **small)), ("gemma", _gemma(build, **small)), ("phi3_beyond", switching)):
         for component, own in options.items():
             strategy = {"start_id": None, "end_id": 1, "max_new_tokens": TOKENS} | own
+            strategy |= {"end_id": 7, "min_new_tokens": TOKENS - 3} if config is switching else {}
             inputs: dict[str, Any] = {"source": None, "prefix": prefix, "prefix_mask_bp": mask[:, :4]}
             inputs |= {f"strategy.{field}": value for field, value in strategy.items()}
             yield dataclasses.replace(build.make(component, name, config, **inputs), dtypes=("float32",))

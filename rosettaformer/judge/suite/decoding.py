@@ -152,11 +152,12 @@ def _greedy_cases(build: Builder) -> Iterator[Case]:
     yield _search(build, "greedy_search", "repetition_penalty", some, 284, CACHE, repetition_penalty=1.8)
     yield _search(build, "greedy_search", "no_repeat_ngram", some, 356, CACHE, no_repeat_ngram=2, prefix=_prefix(some))
     yield _search(build, "greedy_search", "one_token", some, 59, "GEN6", max_new_tokens=1)
-    full = np.array([[id_ for id_ in range(some.target_vocabulary) if id_ not in (some.padding_id, *_start_and_end(some))]] * B)
-    yield _search(build, "greedy_search", "nothing_may_follow", some, 0, prefix=full, no_repeat_ngram=1, min_new_tokens=2)
+    yield _search(build, "greedy_search", "nothing_may_follow", some, 0, prefix=_every_id(some), no_repeat_ngram=1, min_new_tokens=2)
     start, _ = _start_and_end(some)
     yield _search(build, "greedy_search", "start_is_end", some, 312, CACHE, end_id=start)
     yield _search(build, "greedy_search", "explicit_mask", some, 462, CACHE, source_mask_bs=_mask())
+    scaled = {"positions": "rotary", "key_size": 6, "rotary_scaling": {"kind": "dynamic", "factor": 3.0, "original_length": S}}
+    yield _search(build, "greedy_search", "dynamic_source", build.config(**SIZES, **scaled), 38, no_repeat_ngram=2)
     zero = build.config(**SIZES, padding_id=0)
     yield _search(build, "greedy_search", "padding_id_0", zero, 27, CACHE, prefix=_prefix(zero))
     yield from _of_every_kind(build, "greedy_search", (82, 527, 251), CACHE)
@@ -200,6 +201,9 @@ def _beam_cases(build: Builder) -> Iterator[Case]:
     )
     yield _search(build, "beam_search", "penalties", some, 15, f"{beams} GEN1 GEN7", beam_size=3, n_best=3, **penalties)
     yield _search(build, "beam_search", "two_tokens", some, 357, "GEN1 GEN8 GEN10", beam_size=4, n_best=4, max_new_tokens=2)
+    full = _every_id(some)
+    few: dict[str, Any] = {"prefix": np.where(np.arange(full.shape[1]) < np.arange(B)[:, None], full[:, -1:], full), "no_repeat_ngram": 1}
+    yield _search(build, "beam_search", "missing_hypotheses", some, 59, beam_size=4, n_best=4, **few)
     masked = {"beam_size": 3, "n_best": 2, "alpha": 1.0, "source_mask_bs": _mask()}
     yield _search(build, "beam_search", "explicit_mask", some, 108, f"{beams} GEN1", **masked)
     many = min(16, some.target_vocabulary)
@@ -278,6 +282,12 @@ def _mask() -> np.ndarray:
 def _prefix(config: TransformerConfig) -> np.ndarray:
     """Returns left-padded prefixes of different lengths."""
     return ids("search prefix", config.target_vocabulary, config.padding_id, np.arange(4) >= np.array([[0], [3], [1]]))
+
+
+def _every_id(config: TransformerConfig) -> np.ndarray:
+    """Returns prefixes of all ids that an answer may contain before its end."""
+    forbidden = config.padding_id, *_start_and_end(config)
+    return np.array([[id_ for id_ in range(config.target_vocabulary) if id_ not in forbidden]] * B)
 
 
 def _model(config: TransformerConfig, seed: int) -> dict[str, np.ndarray]:

@@ -13,7 +13,7 @@ import torch
 import torch.distributed as dist
 
 from impl_torch import weights
-from impl_torch.programs import columns, lengths, static_cache
+from impl_torch.programs import columns, static_cache
 from impl_torch.programs.columns import Column
 from impl_torch.programs.sharding import device_mesh
 from reference_numpy import TransformerConfig
@@ -40,7 +40,7 @@ class MeshModel(BackendModel):
         self._column = Column(column, mesh.model, axes.get_group("model"))
         self.speaks = dist.get_rank() == 0
         # Frequencies may depend on the longest prompt, possibly elsewhere: one more row is as long.
-        self._longest = mesh.data > 1 and lengths.by_length(config)
+        self._longest = mesh.data > 1 and config.rotary_by_length
 
     def _empty(self) -> Any:
         return columns.empty(self.config, self._column)
