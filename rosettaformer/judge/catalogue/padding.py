@@ -101,7 +101,7 @@ def _in_one_row(packed: Mapping[str, Array]) -> Replaces:
     def attention(original: Callable, *args: Any, **options: Any) -> Any:
         given = bound(original, *args, **options)
         x_btd, mask_bt = given["query_btd"], packed.get("target" if given["causal"] else "source")
-        if mask_bt is None or given["memory_bsd"] is not x_btd or given["keep_bhts"] is not None:
+        if mask_bt is None or x_btd.shape[:2] != mask_bt.shape or given["memory_bsd"] is not x_btd or given["keep_bhts"] is not None:
             return original(*args, **options)
         packed_1nd, attending = x_btd[mask_bt][None], Attending(scores=Scores(causal=given["causal"]))
         return _put(original(given["parameters"], given["config"], packed_1nd, packed_1nd, attending)[0], mask_bt)
