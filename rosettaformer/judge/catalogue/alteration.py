@@ -170,6 +170,7 @@ class Alteration:
     otherwise empty. place: where in a model it applies; None for everywhere. of_case: returns the
     alteration for a case, if it depends on the case. reads: returns the case that the reference
     computes instead of a case. generated: what it is, if it is derived from runs of the reference.
+    writes: whether it may write into the arrays that it is given.
     """
 
     id: str
@@ -189,6 +190,7 @@ class Alteration:
     of_case: Callable[[Case], "Alteration"] | None = None
     reads: Callable[[Case], Case] | None = None
     generated: ClassVar[str] = ""
+    writes: ClassVar[bool] = False
 
     @functools.cached_property
     def hypotheses(self) -> tuple["Alteration", ...]:

@@ -174,6 +174,7 @@ def differ(first: Outputs | None, second: Outputs | None) -> bool:
 
 
 def _answer(combination: Combination, case: Case, around: contextlib.AbstractContextManager[Any] | None = None) -> dict[str, np.ndarray]:
+    case = _copied(case) if any(one.writes for one in combination) else case
     read = functools.reduce(lambda given, one: one.reads(given) if one.reads else given, combination, case)
     with injected(*(one.on(case) for one in combination)), np.errstate(all="ignore"):
         if read is case:
@@ -183,3 +184,12 @@ def _answer(combination: Combination, case: Case, around: contextlib.AbstractCon
     if not all(isinstance(value, np.ndarray) for value in found.values()):
         raise TypeError("an output is no array")
     return found
+
+
+def _copied(case: Case) -> Case:
+    """The case with its own arrays."""
+
+    def copy(name: str, value: Any) -> Any:
+        return value.copy() if isinstance(value, np.ndarray) else value
+
+    return dataclasses.replace(case, inputs=changed(case.inputs, copy), parameters=changed(case.parameters, copy))

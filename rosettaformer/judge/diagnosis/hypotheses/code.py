@@ -162,7 +162,7 @@ class CodeChange(Alteration):
 
     mutant: Mutant
 
-    generated = "change of one expression"
+    generated, writes = "change of one expression", True
 
     @property
     def name(self) -> str:
