@@ -122,7 +122,8 @@ class CauseSearch:
     def _alone(self, search: Search) -> list[Combination]:
         """Further single alterations: at one place, next to NaN, a constant, or other code."""
         known = self.conclusions.known
-        return search.explain(known) or self._besides_missing(search) or search.constants(known) or search.recoded(known)
+        found = search.explain(known) or self._besides_missing(search) or search.constants(known)
+        return found or ([] if self._described else search.recoded(known))
 
     def _search_long(self, place: About, search: Search, near: Nearly | None = None) -> list[Combination]:
         """Adds the finding if no single alteration gives the outputs; returns the explanation."""
