@@ -10,6 +10,7 @@ replayed, so that the noise belongs to the compared scores.
 """
 
 import dataclasses
+import functools
 import itertools
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -219,11 +220,15 @@ def _far(case: Case, before: dict[str, Expectation], answer: Any, ask: Answer, r
     tokens, *others = before
     bound, notes = max(before[name].bound for name in others), list[str]()
     for factor in FAR:
-        replay = _replay(case, answer, lambda kind, step, error=factor * bound: error, set())  # type: ignore[misc]
+        replay = _replay(case, answer, functools.partial(_same_for_all, factor * bound), set())
         notes = replay.notes(chosen(case, replay, ask, rounded)[tokens])
         if not notes:
             return ""
     return "; ".join(notes)
+
+
+def _same_for_all(error: float, kind: str, step: int) -> float:
+    return error
 
 
 def _differs(case: Case, before: dict[str, Expectation], answer: Any) -> bool:

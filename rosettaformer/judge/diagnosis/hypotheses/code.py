@@ -180,8 +180,9 @@ class CodeChange(Alteration):
 
 
 def code_changes(case: Case) -> list[list[Alteration]]:
-    """The changes of code that the reference runs for a float64 case, by function, those first that
-    are called first from the component's own; for gradients only those of the backward pass.
+    """The code changes that a float64 case runs, by function, outermost functions first.
+
+    Gradients have only the changes of the backward pass.
     """
     backward = bool(forward_of(case.component))
     called = [one for one in _called(case) if not backward or BACKWARD in one.name]

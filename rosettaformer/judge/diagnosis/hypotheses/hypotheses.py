@@ -114,7 +114,7 @@ class Hypotheses:
 
     def _reread(self, shown: tuple[int, ...]) -> list[Alteration]:
         """The other parameters of a whole model, and the other inputs of losses, updates, searches
-        and gradients; symptoms tell those of other components.
+        and gradients. Other components have symptoms instead.
         """
         wholes = [self._doubles[index] for index in shown[:1] if self._forward and self.probes[index].folder]
         parts = [self._doubles[index] for index in shown if not self._forward and not self.probes[index].folder]

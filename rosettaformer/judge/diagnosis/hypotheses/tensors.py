@@ -1,4 +1,4 @@
-"""Other parameters of a whole model: those of another layer, or transposed."""
+"""Wrong parameters in a whole model: from another layer, or transposed."""
 
 import dataclasses
 import functools
@@ -56,9 +56,7 @@ def _change(name: str, title: str, read: Callable[[Case], Case]) -> Alteration:
 
 
 def _groups(layers: Mapping[str, Sequence[int]]) -> dict[str, list[str]]:
-    """Parameters that a port may take from another layer together: all, those of one part or of one
-    kind, one.
-    """
+    """Parameters that a port may take from another layer together: all, one part, one kind, one."""
     found = {"all parameters": [*layers]}
     for part in dict.fromkeys(rest.partition(".")[0] for rest in layers):
         found[part] = [rest for rest in layers if rest.partition(".")[0] == part]
@@ -68,7 +66,7 @@ def _groups(layers: Mapping[str, Sequence[int]]) -> dict[str, list[str]]:
 
 
 def _orders(count: int) -> dict[str, tuple[int, ...]]:
-    """The layers whose parameters stand for those of each layer, by a key of `WORDS`; each once."""
+    """For each key of `WORDS`, the layer that each layer takes its parameters from; each order once."""
     own = tuple(range(count))
     orders = {
         "first": (0,) * count,

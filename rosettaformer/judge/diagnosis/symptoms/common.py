@@ -76,15 +76,14 @@ def _backward(failing: Sequence[Answer]) -> list[str]:
     """Where the gradients of a whole model first go wrong in the backward pass; empty for other
     outputs.
 
-    A wrong gradient makes those of all earlier layers wrong, so that the last layer with one tells.
+    A wrong gradient makes the gradients of all earlier layers wrong, so the last wrong layer tells.
     """
     if not failing[0][0].folder or not forward_of(failing[0][0].component):
         return []
-    names = [name for name in failing[0][1] if LAYER.match(name)]
     wrong = {name for _, clean, outputs in failing for name, one in clean.items() if compare(one, outputs.get(name)).excess > 1}
-    layers = {name: LAYER.match(name).groups() for name in names}  # type: ignore[union-attr]
+    layers = {name: parts.groups() for name in failing[0][1] if (parts := LAYER.match(name))}
     stacks = dict.fromkeys(stack for stack, _, _ in layers.values())
-    stack = next((one for one in reversed(stacks) if any(layers[name][0] == one for name in names if name in wrong)), "")
+    stack = next((one for one in reversed(stacks) if any(layers[name][0] == one for name in layers if name in wrong)), "")
     last = max((int(index) for name, (own, index, _) in layers.items() if own == stack and name in wrong), default=-1)
     own = {rest: name in wrong for name, (one, index, rest) in layers.items() if one == stack and int(index) == last}
     if all(own.values()):  # of this layer; none if no layer is wrong
