@@ -25,20 +25,25 @@ __all__ = ["MultiHeadAttention", "attention_weights", "scaled_dot_product_attent
 
 
 def attention_weights(
-    query_bthk: jax.Array, key_bsgk: jax.Array, mask_bhts: Mask = None, scores: Scores = Scores()
+    query_bthk: jax.Array,
+    key_bsgk: jax.Array,
+    mask_bhts: Mask = None,
+    scores: Scores = Scores(),
+    sink_h: jax.Array | None = None,
 ) -> jax.Array:
     """`softmax(query key^T / sqrt(k))`: how much each query attends to each key, `b h t s`.
 
     mask_bhts: boolean, True = may attend (MASK), or floating, added to the scores, where -inf hides
-    a key. Fully masked queries have zero weights (EMPTY). Half-precision dtypes keep the scores in
-    float32. Raises ValueError if the shapes do not match.
+    a key. sink_h: see `beside_sink`. Fully masked queries have zero weights (EMPTY). Half-precision
+    dtypes keep the scores in float32. Raises ValueError if the shapes do not match.
     """
     checks.check_attention(query_bthk.shape, key_bsgk.shape, key_bsgk.shape)
     scores_bhts = scaled_scores(query_bthk, key_bsgk, scores)
     if scores.cap is not None:
         scores_bhts = soft_cap(scores_bhts, scores.cap)
     scores_bhts, mask_bhts = masked(scores_bhts, mask_bhts, scores)
-    return softmax(scores_bhts, mask_bhts).astype(query_bthk.dtype)
+    weights_bhts = softmax(*beside_sink(scores_bhts, mask_bhts, sink_h))
+    return weights_bhts[..., : scores_bhts.shape[3]].astype(query_bthk.dtype)
 
 
 def scaled_dot_product_attention(
@@ -50,7 +55,7 @@ def scaled_dot_product_attention(
     queries, aligns causality to the first key, and needs values as wide as keys. Raises ValueError
     if the shapes do not match.
     """
-    query_bthk, key_bsgk, value_bsge = heads
+    query_bthk, key_bsgk, value_bsge, sink_h = heads
     checks.check_attention(query_bthk.shape, key_bsgk.shape, value_bsge.shape)
     (batch, target, count, _), source = query_bthk.shape, key_bsgk.shape[1]
     if mask_bhts is not None:
@@ -58,9 +63,9 @@ def scaled_dot_product_attention(
         checks.check_attention_mask(mask_bhts.shape, kind, shape)
     value_bshe = repeat_kv(value_bsge, count)
     if drop.keep_bhts is None and (lengths := chunk_lengths(batch, count, target, source)):
-        heads = Heads(query_bthk, key_bsgk, value_bshe)
+        heads = Heads(query_bthk, key_bsgk, value_bshe, sink_h)
         return in_chunks(attention_weights, heads, mask_bhts, scores, lengths)
-    weights_bhts = attention_weights(query_bthk, key_bsgk, mask_bhts, scores)
+    weights_bhts = attention_weights(query_bthk, key_bsgk, mask_bhts, scores, sink_h)
     if drop.keep_bhts is not None:
         weights_bhts = Dropout(drop.rate)(weights_bhts, drop.keep_bhts)
     return einsum("bhts,bshe->bthe", weights_bhts, value_bshe)
@@ -93,6 +98,23 @@ def masked(
     return scores_bhts, mask_bhts
 
 
+def beside_sink(
+    scores_bhts: jax.Array, mask_bhts: Mask, sink_h: jax.Array | None
+) -> tuple[jax.Array, Mask]:
+    """`[scores, sink]`, `b h t s+1`: appends the score of each head's sink, which is never masked
+    (SINK). Without sinks, returns scores and mask.
+    """
+    if sink_h is None:
+        return scores_bhts, mask_bhts
+    checks.check_sink(sink_h.shape, scores_bhts.shape[1])
+    sink_h11 = aligned(sink_h.astype(scores_bhts.dtype)[:, None, None], scores_bhts)
+    sink_bht1 = jnp.zeros_like(scores_bhts[..., :1]) + sink_h11
+    if mask_bhts is not None:
+        mask_bhts = jnp.broadcast_to(mask_bhts, (*mask_bhts.shape[:3], scores_bhts.shape[3]))
+        mask_bhts = jnp.pad(mask_bhts, [(0, 0)] * 3 + [(0, 1)], constant_values=True)
+    return jnp.concatenate([scores_bhts, sink_bht1], axis=-1), mask_bhts
+
+
 def repeat_kv(x_bsge: jax.Array, heads: int) -> jax.Array:
     """Repeats each key or value head for the query heads that share it."""
     sharding = jax.typeof(x_bsge).sharding if has_explicit_axes(x_bsge) else None
@@ -123,6 +145,8 @@ class MultiHeadAttention(nnx.Module):
         self.key_norm = None if none else norm(config, key, **own)
         self.weights_dropout = Dropout(config.attention_dropout_rate, rngs=own["rngs"])
         self.scores = config.scores(0) if scores is None else scores
+        zeros_h = jnp.zeros(config.heads, own.get("param_dtype", jnp.float32))
+        self.sink = nnx.Param(zeros_h) if self.scores.sink else None
         self.width, self.rotary_layout = config.model_width, config.rotary_layout
 
     def __call__(
@@ -150,7 +174,8 @@ class MultiHeadAttention(nnx.Module):
             checks.check_same_length(query=query_btd.shape, memory=memory_bsd.shape)
         query_bthk = self.queries(query_btd, rotation)
         key_bsgk, value_bsge = self.keys_and_values(memory_bsd, rotation)
-        return Heads(query_bthk, key_bsgk, value_bsge)
+        sink_h = None if self.sink is None else self.sink[...]
+        return Heads(query_bthk, key_bsgk, value_bsge, sink_h)
 
     def queries(self, query_btd: jax.Array, rotation: Rotation | None = None) -> jax.Array:
         """`x W^Q + b^Q`, normalized and rotated: `b t h k`."""
@@ -187,4 +212,5 @@ class MultiHeadAttention(nnx.Module):
 
     def weights(self, heads: Heads, mask_bhts: Mask = None) -> jax.Array:
         """Returns the attention weights before dropout, `b h t s`."""
-        return attention_weights(heads.query_bthk, heads.key_bsgk, mask_bhts, self.scores)
+        query_bthk, key_bsgk, _, sink_h = heads
+        return attention_weights(query_bthk, key_bsgk, mask_bhts, self.scores, sink_h)

@@ -143,9 +143,10 @@ def decoder_layer_step(
     after = dict(cache)
 
     def attend_to_target(y_btd: jax.Array) -> jax.Array:
-        query_bthk, *new = layer.self_attention.project(y_btd, y_btd, rotation)
-        after["self_attention"] = cache["self_attention"].update(*new)
-        heads = Heads(query_bthk, *after["self_attention"])
+        heads = layer.self_attention.project(y_btd, y_btd, rotation)
+        after["self_attention"] = cache["self_attention"].update(heads.key_bsgk, heads.value_bsge)
+        key_bsgk, value_bsge = after["self_attention"]
+        heads = Heads(heads.query_bthk, key_bsgk, value_bsge, heads.sink_h)
         return attend(layer.self_attention, heads, self_mask_bhts)
 
     def attend_to_memory(y_btd: jax.Array) -> jax.Array:

@@ -20,7 +20,7 @@ __all__ = ["Embedding", "Logits", "SegmentEmbedding"]
 
 
 class Embedding(nnx.Module):
-    """`x = sqrt(d)^scale * table[token]`; soft one-hot rows `b t v` give weighted sums of rows.
+    """`x = multiplier sqrt(d)^scale table[token]`; soft one-hot rows `b t v` give weighted sums.
 
     round_scale: first rounds sqrt(d) to dtype. In half precision, rows come from a virtual float32
     copy, in which the gradient of frequent tokens adds up. Concrete ids out of range raise
@@ -28,12 +28,14 @@ class Embedding(nnx.Module):
     """
 
     def __init__(
-        self, vocabulary: int, width: int, scale: bool, round_scale: bool = False, *,
+        self, vocabulary: int, width: int, scale: bool, round_scale: bool = False,
+        multiplier: float = 1.0, *,
         dtype: Dtype | None = None, param_dtype: Dtype = jnp.float32, rngs: nnx.Rngs,
     ) -> None:  # fmt: skip
         normal = nnx.initializers.normal(width**-0.5)
         self.table = nnx.Param(normal(rngs.params(), (vocabulary, width), param_dtype))
         self.scale, self.round_scale, self.dtype = scale, round_scale, dtype
+        self.multiplier = multiplier
 
     def __call__(self, token: jax.Array) -> jax.Array:
         self.check_ids(token)
@@ -45,7 +47,9 @@ class Embedding(nnx.Module):
         root = table_vd.shape[1] ** 0.5
         if self.round_scale:
             root = float(np.asarray(root, table_vd.dtype))
-        return (x_btd * root if self.scale else x_btd).astype(table_vd.dtype)
+        x_btd = x_btd * root if self.scale else x_btd
+        x_btd = x_btd if self.multiplier == 1 else x_btd * self.multiplier
+        return x_btd.astype(table_vd.dtype)
 
     def check_ids(self, token: jax.Array) -> None:
         """Raises ValueError on invalid tokens, including concrete ids out of range."""

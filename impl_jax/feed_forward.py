@@ -4,10 +4,12 @@ import math
 from typing import Unpack
 
 import jax
+import jax.numpy as jnp
 from flax import nnx
 
 from reference_numpy import TransformerConfig, checks
 from reference_numpy.config import ACTIVATIONS
+from reference_numpy.gate import Gate
 
 from .dropout import Dropout
 from .precision import upcast_half
@@ -53,6 +55,7 @@ class FeedForward(nnx.Module):
         self.output = Projection("btf,fd->btd", sizes, bias, **own)
         self.hidden_dropout = Dropout(config.hidden_dropout_rate, rngs=own["rngs"])
         self.activation_name, self.width = config.activation, config.model_width
+        self.gating = config.gate
 
     def __call__(self, x_btd: jax.Array, keep_btf: jax.Array | None = None) -> jax.Array:
         checks.check_features("x", x_btd.shape, self.width)
@@ -61,5 +64,26 @@ class FeedForward(nnx.Module):
     def active(self, x_btd: jax.Array) -> jax.Array:
         """The hidden layer, `b t f`: `activation(x W_1 + b_1)`, or the gated product."""
         if self.gate is not None:
-            return activation(self.gate(x_btd), self.activation_name) * self.hidden(x_btd)
+            pair = self.gate(x_btd), self.hidden(x_btd)
+            return gated(*pair, self.activation_name, self.gating)
         return activation(self.hidden(x_btd), self.activation_name)
+
+
+def gated(
+    gate_btf: jax.Array, linear_btf: jax.Array, activation_name: str, gate: Gate = Gate()
+) -> jax.Array:
+    """`activation(min(gate, limit)) * (clip(linear, -limit, limit) + offset)`."""
+    gate_btf, linear_btf = clipped(gate_btf, linear_btf, gate)
+    linear_btf = linear_btf + gate.offset if gate.offset else linear_btf
+    return activation(gate_btf, activation_name) * linear_btf
+
+
+def clipped(gate_btf: jax.Array, linear_btf: jax.Array, gate: Gate) -> tuple[jax.Array, jax.Array]:
+    """Clips the gate to at most the limit, and the hidden layer to at most it in size.
+
+    `jnp.minimum` and `jnp.clip` halve the gradient of a number that equals the limit.
+    """
+    if (limit := gate.limit) is None:
+        return gate_btf, linear_btf
+    linear_btf = jnp.where(jnp.abs(linear_btf) > limit, jnp.sign(linear_btf) * limit, linear_btf)
+    return jnp.where(gate_btf > limit, limit, gate_btf), linear_btf

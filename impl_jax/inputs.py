@@ -113,8 +113,8 @@ def check_memory(
 
 def token_embedding(config: TransformerConfig, vocabulary: int, **own: Unpack[Own]) -> Embedding:
     """Returns the token embedding of one side."""
-    scale, rounded = config.scale_embedding, config.round_embedding_scale
-    return Embedding(vocabulary, config.model_width, scale, rounded, **own)
+    scale = config.scale_embedding, config.round_embedding_scale, config.embedding_multiplier
+    return Embedding(vocabulary, config.model_width, *scale, **own)
 
 
 def embedding_norm(config: TransformerConfig, **own: Unpack[Own]) -> Norm | None:

@@ -11,8 +11,10 @@ from reference_numpy import TransformerConfig, checks
 
 from .attention import MultiHeadAttention
 from .dropout import Dropout, Keep, part
+from .experts import MixtureOfExperts
 from .feed_forward import FeedForward
 from .normalization import Norm, norm, output_norm
+from .precision import upcast_half
 from .rotary import Rotation
 from .values import Mask, Own
 
@@ -26,9 +28,11 @@ class Residual(NamedTuple):
 
     post: `norm(x + dropout(sublayer(x)))`; pre: `x + dropout(sublayer(norm(x)))`; after:
     `x + dropout(norm(sublayer(x)))`; sandwich: `x + dropout(output_norm(sublayer(norm(x))))`.
+    multiplier: multiplies what is added to x.
     """
 
     placement: str
+    multiplier: float
     norms: tuple[Norm, Norm | None]
     dropout: Dropout
 
@@ -39,8 +43,13 @@ class Residual(NamedTuple):
             y_btd = norm(y_btd)
         elif output_norm is not None:
             y_btd = output_norm(y_btd)
-        x_btd = x_btd + self.dropout(y_btd, keep_btd)
+        x_btd = x_btd + branch(self.multiplier, self.dropout(y_btd, keep_btd))
         return norm(x_btd) if self.placement == "post" else x_btd
+
+
+def branch(multiplier: float, y_btd: jax.Array) -> jax.Array:
+    """Multiplies a sub-layer's output, before it is added to x."""
+    return y_btd if multiplier == 1 else (upcast_half(y_btd) * multiplier).astype(y_btd.dtype)
 
 
 class Layer(nnx.Module):
@@ -57,13 +66,14 @@ class Layer(nnx.Module):
     cross_attention_dropout: Dropout
 
     def __init__(self, config: TransformerConfig, layer: int = 0, **own: Unpack[Own]) -> None:
-        self.norm_placement = config.norm_placement
+        self.residual = config.norm_placement, config.residual_multiplier
         dropout = functools.partial(Dropout, config.dropout_rate, rngs=own["rngs"])
         self.self_attention = MultiHeadAttention(config, config.scores(layer, self.causal), **own)
         self.self_attention_norm = norm(config, **own)
         self.self_attention_output_norm = output_norm(config, **own)
         self.self_attention_dropout = dropout()
-        self.feed_forward = FeedForward(config, **own)
+        kind = MixtureOfExperts if config.has_experts(layer) else FeedForward
+        self.feed_forward = kind(config, **own)
         self.feed_forward_norm = norm(config, **own)
         self.feed_forward_output_norm = output_norm(config, **own)
         self.feed_forward_dropout = dropout()
@@ -76,20 +86,21 @@ class Layer(nnx.Module):
         keep: Keep | None = None,
     ) -> jax.Array:
         """Runs the residual sub-layers in order. The caller provides the attentions."""
-        placement = self.norm_placement
         norms = self.self_attention_norm, self.self_attention_output_norm
-        around = Residual(placement, norms, self.self_attention_dropout)
+        around = Residual(*self.residual, norms, self.self_attention_dropout)
         x_btd = around(x_btd, attend, part(keep, "self_attention_dropout"))
         if attend_to_memory is not None:
             norms = self.cross_attention_norm, self.cross_attention_output_norm
-            around = Residual(placement, norms, self.cross_attention_dropout)
+            around = Residual(*self.residual, norms, self.cross_attention_dropout)
             x_btd = around(x_btd, attend_to_memory, part(keep, "cross_attention_dropout"))
 
         def feed_forward(y_btd: jax.Array) -> jax.Array:
+            if isinstance(self.feed_forward, MixtureOfExperts):  # without dropout of its own
+                return self.feed_forward(y_btd)
             return self.feed_forward(y_btd, part(keep, "feed_forward", "hidden_dropout"))
 
         norms = self.feed_forward_norm, self.feed_forward_output_norm
-        around = Residual(placement, norms, self.feed_forward_dropout)
+        around = Residual(*self.residual, norms, self.feed_forward_dropout)
         return around(x_btd, feed_forward, part(keep, "feed_forward_dropout"))
 
 

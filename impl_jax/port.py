@@ -22,6 +22,7 @@ from .attention import MultiHeadAttention, attention_weights, scaled_dot_product
 from .decoding import Searcher
 from .dropout import Dropout, Keep
 from .embedding import Logits, SegmentEmbedding
+from .experts import MixtureOfExperts, Router
 from .feed_forward import FeedForward, activation
 from .framework import bucket, device_context
 from .heads import Classifier, MaskedLanguageHead, Pooler
@@ -134,7 +135,8 @@ def _attention(
     output_bthe = scaled_dot_product_attention(heads, mask_bhts, scores, drop)
     if not return_weights:
         return output_bthe
-    return output_bthe, attention_weights(heads.query_bthk, heads.key_bsgk, mask_bhts, scores)
+    query_bthk, key_bsgk, _, sink_h = heads
+    return output_bthe, attention_weights(query_bthk, key_bsgk, mask_bhts, scores, sink_h)
 
 
 class _Whole(Transformer):
@@ -188,7 +190,8 @@ def _first(kind: type[nnx.Module]) -> Callable[..., Callable[..., Any]]:
 
 
 def _heads(inputs: Inputs) -> Heads:
-    return Heads(inputs["query_bthk"], inputs["key_bsgk"], inputs["value_bsge"])
+    names = "query_bthk", "key_bsgk", "value_bsge", "sink_h"
+    return Heads(*map(inputs.get, names))  # type: ignore[arg-type]
 
 
 def _scores(inputs: Inputs) -> Scores:
@@ -314,6 +317,8 @@ components: dict[str, Callable[[TransformerConfig, Dtype], Callable[..., Any]]] 
     "multi_head_attention": _first(MultiHeadAttention),
     "activation": lambda config, dtype: partial(activation, name=config.activation),
     "feed_forward": partial(blank, FeedForward),
+    "router": partial(blank, Router),
+    "mixture_of_experts": partial(blank, MixtureOfExperts),
     "layer_norm": lambda config, dtype: norm(config.replace(norm="layer"), param_dtype=dtype),
     "rms_norm": lambda config, dtype: norm(config.replace(norm="rms"), param_dtype=dtype),
     "dropout": lambda config, dtype: Dropout(config.dropout_rate),

@@ -36,8 +36,7 @@ class Projection(nnx.Einsum):
         self.inputs = inputs
 
     def __call__(self, x: jax.Array) -> jax.Array:  # type: ignore[override]
-        bias = None if self.bias is None else self.bias[...]
-        x, kernel, bias = self.promote_dtype((x, self.kernel[...], bias), dtype=self.dtype)
+        x, kernel, bias = self.promoted(x)
         if self.inputs > 1 and not has_explicit_axes(kernel):
             # XLA on CPUs would copy a kernel of which two axes are contracted.
             x = jax.lax.collapse(x, x.ndim - self.inputs)
@@ -45,6 +44,11 @@ class Projection(nnx.Einsum):
         else:
             y = einsum(self.einsum_str, x, kernel)
         return y if bias is None else add_bias(y, bias)
+
+    def promoted(self, x: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array | None]:
+        """Returns x, kernel and bias in the dtype of the computation."""
+        bias = None if self.bias is None else self.bias[...]
+        return self.promote_dtype((x, self.kernel[...], bias), dtype=self.dtype)
 
 
 def add_bias(y: jax.Array, bias: jax.Array) -> jax.Array:

@@ -18,11 +18,15 @@ Mask = jax.Array | None
 
 
 class Heads(NamedTuple):
-    """Queries, keys and values by head: h query heads share g key and value heads."""
+    """Queries, keys and values by head: h query heads share g key and value heads.
+
+    sink_h: the score of each head's sink (SINK); None: there is none.
+    """
 
     query_bthk: jax.Array
     key_bsgk: jax.Array
     value_bsge: jax.Array
+    sink_h: jax.Array | None = None
 
 
 class Drop(NamedTuple):

@@ -25,17 +25,18 @@ def attention_weights(
     key_bsgk: tf.Tensor,
     mask_bhts: tf.Tensor | None = None,
     scores: Scores = Scores(),
+    sink_h: tf.Tensor | None = None,
 ) -> tf.Tensor:
     """`softmax(query key^T / sqrt(k))`: how much each query attends to each key, `b h t s`.
 
     mask_bhts: boolean, True = may attend (MASK), or floating, added to the scores, where -inf hides
-    a key. Fully masked queries have zero weights (EMPTY). Raises ValueError if the shapes do not
-    match.
+    a key. sink_h: see `beside_sink`. Fully masked queries have zero weights (EMPTY). Raises
+    ValueError if the shapes do not match.
     """
     checks.check_attention(query_bthk.shape, key_bsgk.shape, key_bsgk.shape)
     scores_bhts = scaled_scores(query_bthk, key_bsgk, scores)
     scores_bhts, present_bht1 = masked(scores_bhts, mask_bhts, scores)
-    weights_bhts = tf.cast(tf.nn.softmax(scores_bhts), query_bthk.dtype)
+    weights_bhts = tf.cast(beside_sink(scores_bhts, sink_h), query_bthk.dtype)
     return zero_empty_rows(weights_bhts, present_bht1)
 
 
@@ -53,7 +54,7 @@ def scaled_dot_product_attention(
     def attention(heads: Heads, mask_bhts: tf.Tensor | None, scores: Scores) -> tf.Tensor:
         scores_bhts = scaled_scores(heads.query_bthk, heads.key_bsgk, scores)
         scores_bhts, present_bht1 = masked(scores_bhts, mask_bhts, scores)
-        weights_bhts = tf.cast(tf.nn.softmax(scores_bhts), heads.query_bthk.dtype)
+        weights_bhts = tf.cast(beside_sink(scores_bhts, heads.sink_h), heads.query_bthk.dtype)
         dropped_bhts = Dropout.drop(weights_bhts, drop.keep_bhts, drop.rate)
         output_bthe = weights_value(dropped_bhts, heads.value_bsge)
         present_bth1 = None if present_bht1 is None else tf.transpose(present_bht1, [0, 2, 1, 3])
@@ -98,6 +99,19 @@ def masked(
     return mask_logits(scores_bhts, mask_bhts)
 
 
+def beside_sink(scores_bhts: tf.Tensor, sink_h: tf.Tensor | None) -> tf.Tensor:
+    """`softmax([scores, sink])` without the sink's share, `b h t s`, which is never masked (SINK).
+
+    A sink is a learned score without a value, so that a head can attend to nothing.
+    """
+    if sink_h is None:
+        return tf.nn.softmax(scores_bhts)
+    checks.check_sink(sink_h.shape, scores_bhts.shape[1])
+    sink_h11 = tf.cast(sink_h, scores_bhts.dtype)[:, tf.newaxis, tf.newaxis]
+    sink_bht1 = tf.broadcast_to(sink_h11, [*sizes(scores_bhts)[:3], 1])
+    return tf.nn.softmax(tf.concat([scores_bhts, sink_bht1], axis=-1))[..., :-1]
+
+
 @register
 class MultiHeadAttention(Configured):
     """`head_i = attention(x W_i^Q + b_i^Q, m W_i^K + b_i^K, m W_i^V + b_i^V)`,
@@ -119,7 +133,7 @@ class MultiHeadAttention(Configured):
         self.query = Projection(width, (config.heads, size), bias, dtype=dtype, name="query")
         self.key = Projection(width, (groups, size), bias, dtype=dtype, name="key")
         self.value = Projection(width, (groups, config.value_size), bias, dtype=dtype, name="value")
-        self.query_norm = self.key_norm = None
+        self.query_norm = self.key_norm = self.sink = None
         if config.query_key_norm != "none":
             per_head = config.query_key_norm == "head"
             heads, groups = (1, 1) if per_head else (config.heads, groups)
@@ -135,6 +149,12 @@ class MultiHeadAttention(Configured):
             dtype=dtype,
             name="output_projection",
         )
+
+    def build(self, input_shape: object = None) -> None:
+        super().build(input_shape)
+        if self.scores.sink:
+            shape = (self.config.heads,)
+            self.sink = self.add_weight(shape=shape, initializer="zeros", name="sink")
 
     def call(
         self,
@@ -162,7 +182,7 @@ class MultiHeadAttention(Configured):
         if rotation is not None:
             checks.check_same_length(query=query_btd.shape, memory=memory_bsd.shape)
         key_bsgk, value_bsge = self.keys_and_values(memory_bsd, rotation)
-        return Heads(self.queries(query_btd, rotation), key_bsgk, value_bsge)
+        return Heads(self.queries(query_btd, rotation), key_bsgk, value_bsge, self.sink)
 
     def queries(self, query_btd: tf.Tensor, rotation: Rotation | None = None) -> tf.Tensor:
         """`x W^Q + b^Q`, normalized and rotated: `b t h k`."""

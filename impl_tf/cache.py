@@ -136,9 +136,10 @@ def decoder_layer_step(
     after = dict(cache)
 
     def attend_to_target(y_btd: tf.Tensor) -> tf.Tensor:
-        query_bthk, *new = layer.self_attention.project(y_btd, y_btd, rotation)
-        after["self_attention"] = cache["self_attention"].update(*new)
-        heads = Heads(query_bthk, *after["self_attention"])
+        heads = layer.self_attention.project(y_btd, y_btd, rotation)
+        read = cache["self_attention"].update(heads.key_bsgk, heads.value_bsge)
+        after["self_attention"], (key, value) = read, read
+        heads = Heads(heads.query_bthk, key, value, heads.sink_h)
         return attend(layer.self_attention, heads, self_mask_bhts)
 
     def attend_to_memory(y_btd: tf.Tensor) -> tf.Tensor:

@@ -49,17 +49,25 @@ class Table(Adapted):
 
 @register
 class Embedding(Table):
-    """`x = sqrt(d)^scale * table[token]`; soft one-hot rows `b t v` give weighted sums of rows.
+    """`x = multiplier sqrt(d)^scale table[token]`; soft one-hot rows `b t v` give weighted sums of
+    rows.
 
     round_scale: first rounds sqrt(d) to the dtype of x. Ids out of range raise ValueError if their
     values are known.
     """
 
     def __init__(
-        self, vocabulary: int, width: int, scale: bool, round_scale: bool = False, **kwargs: object
+        self,
+        vocabulary: int,
+        width: int,
+        scale: bool,
+        round_scale: bool = False,
+        multiplier: float = 1.0,
+        **kwargs: object,
     ) -> None:
         super().__init__(vocabulary, width, **kwargs)
-        self.vocabulary, self.scale, self.round_scale = vocabulary, scale, round_scale
+        self.vocabulary, self.multiplier = vocabulary, multiplier
+        self.scale, self.round_scale = scale, round_scale
 
     def check_ids(self, token: tf.Tensor, **_: object) -> None:
         """Raises ValueError on ids outside the table, other dtypes and other axes."""
@@ -72,12 +80,17 @@ class Embedding(Table):
         self.check_ids(token)
         soft = not token.dtype.is_integer
         x_btd = tf.tensordot(token, self.adapted(), axes=1) if soft else self.look_up(token)
-        if self.scale and self.round_scale:
-            return x_btd * tf.constant(self.width**0.5, x_btd.dtype)
-        return tf.cast(upcast_half(x_btd) * self.width**0.5, x_btd.dtype) if self.scale else x_btd
+        if not self.scale and self.multiplier == 1:
+            return x_btd
+        wide_btd, root = upcast_half(x_btd), self.width**0.5
+        if self.scale:
+            wide_btd *= upcast_half(tf.constant(root, x_btd.dtype)) if self.round_scale else root
+        if self.multiplier != 1:
+            wide_btd *= self.multiplier
+        return tf.cast(wide_btd, x_btd.dtype)
 
     def get_config(self) -> dict[str, object]:
-        sizes = {"vocabulary": self.vocabulary, "width": self.width}
+        sizes = {"vocabulary": self.vocabulary, "width": self.width, "multiplier": self.multiplier}
         scale = {"scale": self.scale, "round_scale": self.round_scale}
         return {**keras.layers.Layer.get_config(self), **sizes, **scale}
 

@@ -6,6 +6,7 @@ import tensorflow as tf
 
 from reference_numpy import TransformerConfig, checks
 from reference_numpy.config import ACTIVATIONS
+from reference_numpy.gate import Gate
 
 from .dropout import Dropout
 from .framework import Configured, register
@@ -43,8 +44,9 @@ def activation(x: tf.Tensor, name: str) -> tf.Tensor:
 class FeedForward(Configured):
     """`FFN(x) = activation(x W_1 + b_1) W_2 + b_2`, `b t d`, the same at every position.
 
-    Gated: `FFN(x) = (activation(x W_g + b_g) * (x W_1 + b_1)) W_2 + b_2`. The layers of W_1, W_g
-    and W_2 are `hidden`, `gate` and `output_projection`, since Keras reserves `output`.
+    Gated: `FFN(x) = (activation(x W_g + b_g) * (x W_1 + b_1)) W_2 + b_2`, with the limit and offset
+    of `config.gate`. The layers of W_1, W_g and W_2 are `hidden`, `gate` and `output_projection`,
+    since Keras reserves `output`.
     """
 
     def __init__(self, config: TransformerConfig, **kwargs: object) -> None:
@@ -62,12 +64,38 @@ class FeedForward(Configured):
     def call(self, x_btd: tf.Tensor, keep_btf: tf.Tensor | None = None) -> tf.Tensor:
         checks.check_features("x", x_btd.shape, self.config.model_width)
         if self.config.gated_feed_forward:
-            gate_btf, hidden_btf = self.gate_and_hidden(x_btd)
-            active_btf = activation(gate_btf, self.config.activation) * hidden_btf
+            gate_btf, linear_btf = self.gate_and_hidden(x_btd)
         else:
-            active_btf = activation(self.hidden(x_btd), self.config.activation)
-        return self.output_projection(self.hidden_dropout(active_btf, keep_btf))
+            gate_btf, linear_btf = None, self.hidden(x_btd)
+        hidden_btf = hidden_layer(self.config, linear_btf, gate_btf)
+        return self.output_projection(self.hidden_dropout(hidden_btf, keep_btf))
 
     def gate_and_hidden(self, x_btd: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         """`x W_g + b_g` and `x W_1 + b_1`."""
         return self.gate(x_btd), self.hidden(x_btd)
+
+
+def hidden_layer(
+    config: TransformerConfig, linear_btf: tf.Tensor, gate_btf: tf.Tensor | None = None
+) -> tf.Tensor:
+    """`activation(linear)`, or, with a gate, `gated`."""
+    if gate_btf is None:
+        return activation(linear_btf, config.activation)
+    return gated(gate_btf, linear_btf, config.activation, config.gate)
+
+
+def gated(
+    gate_btf: tf.Tensor, linear_btf: tf.Tensor, activation_name: str, gate: Gate = Gate()
+) -> tf.Tensor:
+    """`activation(min(gate, limit)) * (clip(linear, -limit, limit) + offset)`."""
+    gate_btf, linear_btf = clipped(gate_btf, linear_btf, gate)
+    linear_btf = linear_btf + gate.offset if gate.offset else linear_btf
+    return activation(gate_btf, activation_name) * linear_btf
+
+
+def clipped(gate_btf: tf.Tensor, linear_btf: tf.Tensor, gate: Gate) -> tuple[tf.Tensor, tf.Tensor]:
+    """Clips the gate to at most the limit, and the hidden layer to at most it in size."""
+    if gate.limit is None:
+        return gate_btf, linear_btf
+    limit = tf.constant(gate.limit, gate_btf.dtype)
+    return tf.minimum(gate_btf, limit), tf.clip_by_value(linear_btf, -limit, limit)

@@ -39,7 +39,8 @@ class InputLayers(NamedTuple):
         cls, config: TransformerConfig, side: str, dtype: str | keras.DTypePolicy
     ) -> "InputLayers":
         """Creates the layers of a side, with no embedding for a target that shares the source's."""
-        width, scale = config.model_width, (config.scale_embedding, config.round_embedding_scale)
+        width, rounded = config.model_width, config.round_embedding_scale
+        scale = config.scale_embedding, rounded, config.embedding_multiplier
         vocabulary = config.source_vocabulary if side == "source" else config.target_vocabulary
         embedding: Any = None
         position_embedding = segment_embedding = embedding_norm = None

@@ -9,9 +9,11 @@ from reference_numpy import TransformerConfig, checks
 
 from .attention import MultiHeadAttention
 from .dropout import Dropout, Keep, part
+from .experts import MixtureOfExperts
 from .feed_forward import FeedForward
 from .framework import Configured, register
 from .normalization import Norm, norm, output_norm
+from .precision import upcast_half
 from .rotary import Rotation
 
 __all__ = ["DecoderLayer", "EncoderLayer"]
@@ -23,30 +25,38 @@ class Residual(NamedTuple):
     """The residual connection around a sub-layer.
 
     post: `norm(x + dropout(sublayer(x)))`; pre: `x + dropout(sublayer(norm(x)))`; after:
-    `x + dropout(norm(sublayer(x)))`; sandwich: `x + dropout(output_norm(sublayer(norm(x))))`.
+    `x + dropout(norm(sublayer(x)))`; sandwich: `x + dropout(output_norm(sublayer(norm(x))))`. The
+    config's residual_multiplier multiplies what is added to x.
     """
 
-    placement: str
+    config: TransformerConfig
     norms: tuple[Norm, Norm | None]
     dropout: Dropout
 
     def __call__(
         self, x_btd: tf.Tensor, sublayer: Sublayer, keep_btd: tf.Tensor | None
     ) -> tf.Tensor:
-        norm, output_norm = self.norms
-        y_btd = sublayer(norm(x_btd) if self.placement in ("pre", "sandwich") else x_btd)
-        if self.placement == "after":
+        (norm, output_norm), placement = self.norms, self.config.norm_placement
+        y_btd = sublayer(norm(x_btd) if placement in ("pre", "sandwich") else x_btd)
+        if placement == "after":
             y_btd = norm(y_btd)
         elif output_norm is not None:
             y_btd = output_norm(y_btd)
-        x_btd = x_btd + self.dropout(y_btd, keep_btd)
-        return norm(x_btd) if self.placement == "post" else x_btd
+        x_btd = x_btd + self.branch(self.dropout(y_btd, keep_btd))
+        return norm(x_btd) if placement == "post" else x_btd
+
+    def branch(self, y_btd: tf.Tensor) -> tf.Tensor:
+        """Multiplies a sub-layer's output, before it is added to x."""
+        if (multiplier := self.config.residual_multiplier) == 1:
+            return y_btd
+        return tf.cast(upcast_half(y_btd) * multiplier, y_btd.dtype)
 
 
 class _Layer(Configured):
     """The sub-layers common to both kinds of layers. Keras passes `training` to every Dropout.
 
-    layer: index in the stack, which determines the window of the self-attention.
+    layer: index in the stack, which determines the window and sink of the self-attention, and
+    whether the feed-forward is a mixture of experts, which has no hidden dropout.
     """
 
     causal = False
@@ -61,7 +71,8 @@ class _Layer(Configured):
         self.self_attention_output_norm = output_norm(
             config, dtype=dtype, name="self_attention_output_norm"
         )
-        self.feed_forward = FeedForward(config, dtype=dtype, name="feed_forward")
+        network = MixtureOfExperts if config.has_experts(layer) else FeedForward
+        self.feed_forward = network(config, dtype=dtype, name="feed_forward")
         self.feed_forward_dropout = Dropout(rate, dtype=dtype, name="feed_forward_dropout")
         self.feed_forward_norm = norm(config, dtype=dtype, name="feed_forward_norm")
         self.feed_forward_output_norm = output_norm(
@@ -76,20 +87,22 @@ class _Layer(Configured):
         keep: Keep | None = None,
     ) -> tf.Tensor:
         """Runs the residual sub-layers in order. The caller provides the attentions."""
-        placement = self.config.norm_placement
+        config = self.config
         norms = self.self_attention_norm, self.self_attention_output_norm
-        around = Residual(placement, norms, self.self_attention_dropout)
+        around = Residual(config, norms, self.self_attention_dropout)
         x_btd = around(x_btd, attend, part(keep, "self_attention_dropout"))
         if attend_to_memory is not None:
             norms = self.cross_attention_norm, self.cross_attention_output_norm
-            around = Residual(placement, norms, self.cross_attention_dropout)
+            around = Residual(config, norms, self.cross_attention_dropout)
             x_btd = around(x_btd, attend_to_memory, part(keep, "cross_attention_dropout"))
 
         def feed_forward(y_btd: tf.Tensor) -> tf.Tensor:
+            if config.has_experts(self.layer):
+                return self.feed_forward(y_btd)
             return self.feed_forward(y_btd, part(keep, "feed_forward", "hidden_dropout"))
 
         norms = self.feed_forward_norm, self.feed_forward_output_norm
-        around = Residual(placement, norms, self.feed_forward_dropout)
+        around = Residual(config, norms, self.feed_forward_dropout)
         return around(x_btd, feed_forward, part(keep, "feed_forward_dropout"))
 
     def get_config(self) -> dict[str, object]:

@@ -12,7 +12,8 @@ from .framework import Tree, decays, keras, register, variable_index
 __all__ = ["Adam", "adam", "clip_global_norm", "decay_mask"]
 
 Nest = TypeVar("Nest")
-SPARED = ("bias", "scale", "offset")  # the parameters of a layer that do not decay
+# The parameters of a layer that do not decay.
+SPARED = ("bias", "selection_bias", "scale", "offset", "sink")
 
 
 @register
@@ -20,8 +21,8 @@ class Adam(keras.optimizers.Optimizer):
     """`p = p - rate (m_hat / (sqrt(v_hat) + epsilon) + decay p)`, as a Keras optimizer.
 
     `m = b1 m + (1 - b1) g`, `v = b2 v + (1 - b2) g^2`, `m_hat = m / (1 - b1^n)` and
-    `v_hat = v / (1 - b2^n)`, where n is the step, counted from 1. Biases, scales and offsets do not
-    decay, unless `exclude_from_weight_decay` changes that.
+    `v_hat = v / (1 - b2^n)`, where n is the step, counted from 1. Biases, scales, offsets and sinks
+    do not decay, unless `exclude_from_weight_decay` changes that.
 
     keras.optimizers.AdamW adds epsilon to the root before the correction, which makes it a
     different epsilon in every step, decays in a separate pass, and rounds its constants to float32.

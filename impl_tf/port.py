@@ -16,6 +16,7 @@ from . import (
     attention,
     cache,
     embedding,
+    experts,
     feed_forward,
     layers,
     loss,
@@ -93,6 +94,8 @@ components: dict[str, Build] = {
         _layer, layers.DecoderLayer(config, dtype=dtype.name)
     ),
     "feed_forward": lambda config, dtype: feed_forward.FeedForward(config, dtype=dtype.name),
+    "router": lambda config, dtype: experts.Router(config, dtype=dtype.name),
+    "mixture_of_experts": lambda config, dtype: experts.MixtureOfExperts(config, dtype=dtype.name),
     "encoder": lambda config, dtype: stacks.Encoder(config, dtype=dtype.name),
     "decoder": lambda config, dtype: stacks.Decoder(config, dtype=dtype.name),
     "masked_language_head": lambda config, dtype: MaskedLanguageHead(config, dtype=dtype.name),
@@ -147,17 +150,18 @@ def _model(config: TransformerConfig, dtype: tf.DType) -> Transformer:
 
 
 def _scaled_dot_product_attention(
-    query_bthk: tf.Tensor, key_bsgk: tf.Tensor, value_bsge: tf.Tensor, return_weights: bool = False,
-    **inputs: Any,
+    query_bthk: tf.Tensor, key_bsgk: tf.Tensor, value_bsge: tf.Tensor,
+    sink_h: tf.Tensor | None = None, return_weights: bool = False, **inputs: Any,
 ) -> Answer:  # fmt: skip
     """inputs: also the fields of `Scores`."""
     mask_bhts = _one_mask(query_bthk, key_bsgk, query_bthk.shape[-2], inputs)
     drop = Drop(inputs.pop("keep_bhts", None), inputs.pop("dropout_rate", 0.0))
-    heads, scores = Heads(query_bthk, key_bsgk, value_bsge), Scores(**inputs)
+    heads, scores = Heads(query_bthk, key_bsgk, value_bsge, sink_h), Scores(**inputs)
     output_bthe = attention.scaled_dot_product_attention(heads, mask_bhts, scores, drop)
     if not return_weights:
         return output_bthe
-    return output_bthe, attention.attention_weights(query_bthk, key_bsgk, mask_bhts, scores)
+    given = query_bthk, key_bsgk, mask_bhts, scores, sink_h
+    return output_bthe, attention.attention_weights(*given)
 
 
 def _multi_head_attention(
@@ -173,9 +177,9 @@ def _multi_head_attention(
     output_btd = module(query_btd, memory_bsd, mask_bhts, rotation=rotation, **inputs)
     if not return_weights:
         return output_btd
-    query_bthk, key_bsgk, _ = module.project(query_btd, memory_bsd, rotation)
-    weights_bhts = attention.attention_weights(query_bthk, key_bsgk, mask_bhts, module.scores)
-    return output_btd, weights_bhts
+    query_bthk, key_bsgk, _, sink_h = module.project(query_btd, memory_bsd, rotation)
+    given = query_bthk, key_bsgk, mask_bhts, module.scores, sink_h
+    return output_btd, attention.attention_weights(*given)
 
 
 def _one_mask(query: tf.Tensor, key: tf.Tensor, heads: int, inputs: Inputs) -> tf.Tensor | None:

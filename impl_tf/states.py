@@ -54,8 +54,8 @@ def _stack(
     def recorded(
         name: str, attention: MultiHeadAttention, heads: Heads, mask_bhts: tf.Tensor | None
     ) -> tf.Tensor:
-        query_bthk, key_bsgk, value_bsge = heads
-        weights_bhts = attention_weights(query_bthk, key_bsgk, mask_bhts, attention.scores)
+        query_bthk, key_bsgk, value_bsge, sink_h = heads
+        weights_bhts = attention_weights(query_bthk, key_bsgk, mask_bhts, attention.scores, sink_h)
         weights.setdefault(name, []).append(weights_bhts)
         return attention.output_projection(weights_value(weights_bhts, value_bsge))
 

@@ -244,7 +244,8 @@ class Trainer:
         smoothing, training = self.recipe.smoothing, keep is None
         with tf.GradientTape() as tape:
             loss = self._loss.run(sides, source, target, smoothing, total, keep, training)
-        gradients = tape.gradient(loss, self.model.trainable_variables)
+        own = [variable.value for variable in self.model.trainable_variables]
+        gradients = tape.gradient(loss, own, unconnected_gradients=tf.UnconnectedGradients.ZERO)
         return loss, [tf.convert_to_tensor(gradient) for gradient in gradients]
 
     def _update(self, gradients: list[tf.Tensor]) -> None:

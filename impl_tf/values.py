@@ -14,11 +14,15 @@ __all__ = ["Drop", "Heads", "Ids", "Text"]
 
 
 class Heads(NamedTuple):
-    """Queries, keys and values by head: h query heads share g key and value heads."""
+    """Queries, keys and values by head: h query heads share g key and value heads.
+
+    sink_h: the score of each head's sink (SINK); None: there is none.
+    """
 
     query_bthk: tf.Tensor
     key_bsgk: tf.Tensor
     value_bsge: tf.Tensor
+    sink_h: tf.Tensor | None = None
 
 
 class Drop(NamedTuple):

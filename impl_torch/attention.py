@@ -1,6 +1,7 @@
 """Scaled dot-product attention and multi-head attention."""
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from reference_numpy import TransformerConfig, checks
@@ -20,20 +21,25 @@ __all__ = ["MultiHeadAttention", "attention_weights", "scaled_dot_product_attent
 
 
 def attention_weights(
-    query_bthk: Tensor, key_bsgk: Tensor, mask_bhts: Tensor | None = None, scores: Scores = Scores()
+    query_bthk: Tensor,
+    key_bsgk: Tensor,
+    mask_bhts: Tensor | None = None,
+    scores: Scores = Scores(),
+    sink_h: Tensor | None = None,
 ) -> Tensor:
     """`softmax(query key^T / sqrt(k))`: how much each query attends to each key, `b h t s`.
 
     mask_bhts: boolean, True = may attend (MASK), or floating, added to the scores, where -inf hides
-    a key. Fully masked queries have zero weights (EMPTY). Half-precision dtypes compute in float32
-    and round the weights. Raises ValueError if the shapes do not match.
+    a key. sink_h: see `beside_sink`. Fully masked queries have zero weights (EMPTY). Half-precision
+    dtypes compute in float32 and round the weights. Raises ValueError if the shapes do not match.
     """
     checks.check_attention(query_bthk.shape, key_bsgk.shape, key_bsgk.shape)
     scores_bhts = scaled_scores(query_bthk, key_bsgk, scores)
     if scores.cap is not None:
         scores_bhts = softmax.soft_cap(scores_bhts, scores.cap)
     scores_bhts, mask_bhts = masked(scores_bhts, mask_bhts, scores)
-    return softmax.softmax(scores_bhts, mask_bhts).to(query_bthk.dtype)
+    weights_bhts = softmax.softmax(*beside_sink(scores_bhts, mask_bhts, sink_h))
+    return weights_bhts[..., : scores_bhts.shape[3]].to(query_bthk.dtype)
 
 
 def scaled_dot_product_attention(
@@ -44,11 +50,11 @@ def scaled_dot_product_attention(
     Without a cap and a keep mask, torch's fused kernel computes it without storing the weights.
     Raises ValueError if the shapes do not match.
     """
-    query_bthk, key_bsgk, value_bsge = heads
+    query_bthk, key_bsgk, value_bsge, sink_h = heads
     checks.check_attention(query_bthk.shape, key_bsgk.shape, value_bsge.shape)
     if scores.cap is None and drop.keep_bhts is None:
         return sdpa(heads, mask_bhts, scores, drop.rate)
-    weights_bhts = attention_weights(query_bthk, key_bsgk, mask_bhts, scores)
+    weights_bhts = attention_weights(query_bthk, key_bsgk, mask_bhts, scores, sink_h)
     dropped_bhts = dropout(weights_bhts, drop.keep_bhts, drop.rate, training=drop.rate > 0)
     value_bshe = repeat_kv(value_bsge, query_bthk.shape[2])
     return torch.einsum("bhts,bshe->bthe", dropped_bhts, value_bshe)
@@ -81,6 +87,21 @@ def masked(
     return scores_bhts, mask_bhts
 
 
+def beside_sink(
+    scores_bhts: Tensor, mask_bhts: Tensor | None, sink_h: Tensor | None
+) -> tuple[Tensor, Tensor | None]:
+    """`[scores, sink]`, `b h t s+1`: appends the score of each head's sink, which is never masked
+    (SINK).
+    """
+    if sink_h is None:
+        return scores_bhts, mask_bhts
+    checks.check_sink(sink_h.shape, scores_bhts.shape[1])
+    sink_bht1 = sink_h.to(scores_bhts.dtype)[:, None, None].expand(*scores_bhts.shape[:3], 1)
+    if mask_bhts is not None:
+        mask_bhts = F.pad(mask_bhts.expand(scores_bhts.shape), (0, 1), value=True)
+    return torch.cat([scores_bhts, sink_bht1], dim=-1), mask_bhts
+
+
 def repeat_kv(x_bsge: Tensor, heads: int) -> Tensor:
     """Repeats each key or value head for the query heads that share it."""
     return x_bsge.repeat_interleave(heads // x_bsge.shape[2], dim=2)
@@ -93,8 +114,8 @@ class MultiHeadAttention(nn.Module):
     The projections are linear layers with outputs `(h k)`, `(g k)` and `(g e)`. The number of heads
     follows from their width, so that tensor parallelism can give each process some of the heads.
     Queries and keys are normalized if the config sets query_key_norm (QKNORM). scores: default,
-    those of the first encoder layer. rotation: for queries and keys (ROTARY); None for no rotation.
-    keep_bhts: dropout mask of the weights.
+    those of the first encoder layer; they decide whether each head has a sink (SINK). rotation: for
+    queries and keys (ROTARY); None for no rotation. keep_bhts: dropout mask of the weights.
     """
 
     def __init__(self, config: TransformerConfig, scores: Scores | None = None) -> None:
@@ -114,6 +135,7 @@ class MultiHeadAttention(nn.Module):
             self.key_norm = norm(config, groups * config.key_size)
         self.output = linear(config.heads * config.value_size, width, config.attention_output_bias)
         self.weights_dropout = Dropout(config.attention_dropout_rate)
+        self.sink = nn.Parameter(torch.zeros(config.heads)) if self.scores.sink else None
 
     def forward(
         self,
@@ -138,7 +160,7 @@ class MultiHeadAttention(nn.Module):
         """
         query_bthk = self.queries(query_btd, rotation)
         key_bsgk, value_bsge = self.keys_and_values(memory_bsd, rotation)
-        return Heads(query_bthk, key_bsgk, value_bsge)
+        return Heads(query_bthk, key_bsgk, value_bsge, self.sink)
 
     def queries(self, query_btd: Tensor, rotation: Rotation | None = None) -> Tensor:
         """`x W^Q + b^Q`, normalized and rotated: `b t h k`."""
@@ -203,7 +225,8 @@ class MultiHeadAttention(nn.Module):
         h e`.
         """
         scores, drop = self.scores if scores is None else scores, self.weights_dropout
-        weights_bhts = attention_weights(heads.query_bthk, heads.key_bsgk, mask_bhts, scores)
+        query_bthk, key_bsgk, value_bsge, sink_h = heads
+        weights_bhts = attention_weights(query_bthk, key_bsgk, mask_bhts, scores, sink_h)
         dropped_bhts = drop(weights_bhts) if keep_bhts is None else drop(weights_bhts, keep_bhts)
-        value_bshe = repeat_kv(heads.value_bsge, weights_bhts.shape[1])
+        value_bshe = repeat_kv(value_bsge, weights_bhts.shape[1])
         return weights_bhts, torch.einsum("bhts,bshe->bthe", dropped_bhts, value_bshe)

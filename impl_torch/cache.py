@@ -140,9 +140,10 @@ def decoder_layer_step(
     after = dict(cache)
 
     def attend(y_btd: Tensor) -> Tensor:
-        query_bthk, *new = layer.self_attention.project(y_btd, y_btd, rotation)
-        after["self_attention"] = cache["self_attention"].update(*new)
-        heads = Heads(query_bthk, *after["self_attention"])
+        heads = layer.self_attention.project(y_btd, y_btd, rotation)
+        read = cache["self_attention"].update(heads.key_bsgk, heads.value_bsge)
+        after["self_attention"] = read
+        heads = Heads(heads.query_bthk, read.key_bsgk, read.value_bsge, heads.sink_h)
         return layer.self_attention.attend(heads, self_mask_bhts, scores=scores)
 
     def attend_to_memory(y_btd: Tensor) -> Tensor:

@@ -34,17 +34,25 @@ class Table(nn.Embedding):
 
 
 class Embedding(Table):
-    """`x = sqrt(d)^scale * table[token]`, or `token @ table` for soft one-hot rows: `b t d`.
+    """`x = multiplier sqrt(d)^scale table[token]`, or with `token @ table` for soft one-hot rows:
+    `b t d`.
 
     Half-precision dtypes multiply by sqrt(d) in float32, as torch does with Python numbers;
     round_scale first rounds sqrt(d) to the dtype.
     """
 
-    def __init__(self, vocabulary: int, width: int, scale: bool, round_scale: bool = False) -> None:
+    def __init__(
+        self,
+        vocabulary: int,
+        width: int,
+        scale: bool,
+        round_scale: bool = False,
+        multiplier: float = 1.0,
+    ) -> None:
         super().__init__(vocabulary, width)
         # the name that `transformers` and `peft` use
         self.embed_scale = width**0.5 if scale else None
-        self.round_scale = round_scale
+        self.round_scale, self.multiplier = round_scale, multiplier
 
     def check_ids(self, token: Tensor) -> None:
         """Raises ValueError on tokens that `forward` rejects."""
@@ -63,10 +71,12 @@ class Embedding(Table):
         return self.scaled(x_btd)
 
     def scaled(self, x_btd: Tensor) -> Tensor:
-        """Multiplies table rows by sqrt(d) if the config sets scale_embedding."""
-        if self.round_scale and self.embed_scale is not None:
-            return x_btd * x_btd.new_full((), self.embed_scale)
-        return x_btd if self.embed_scale is None else x_btd * self.embed_scale
+        """Multiplies table rows by sqrt(d), if the config sets scale_embedding, and multiplier."""
+        y_btd = x_btd if self.multiplier == 1 else precision.upcast_half(x_btd) * self.multiplier
+        if self.embed_scale is not None:
+            rounded = self.round_scale
+            y_btd = y_btd * (x_btd.new_full((), self.embed_scale) if rounded else self.embed_scale)
+        return y_btd.to(x_btd.dtype)
 
     def extra_repr(self) -> str:
         scale = "" if self.embed_scale is None else f", embed_scale={self.embed_scale}"
@@ -104,9 +114,8 @@ class Logits(Projection):
 
 def token_embedding(config: TransformerConfig, vocabulary: int) -> Embedding:
     """Returns the token embedding of a config for this vocabulary."""
-    return Embedding(
-        vocabulary, config.model_width, config.scale_embedding, config.round_embedding_scale
-    )
+    scale = config.scale_embedding, config.round_embedding_scale, config.embedding_multiplier
+    return Embedding(vocabulary, config.model_width, *scale)
 
 
 def logits(config: TransformerConfig, vocabulary: int) -> Logits:

@@ -6,6 +6,7 @@ from torch import Tensor, nn
 
 from reference_numpy import TransformerConfig, checks
 from reference_numpy.config import ACTIVATIONS
+from reference_numpy.gate import Gate
 
 from . import precision
 from .dropout import Dropout
@@ -39,12 +40,14 @@ def activation(x: Tensor, name: str) -> Tensor:
 class FeedForward(nn.Module):
     """`FFN(x) = activation(x W_1 + b_1) W_2 + b_2`, `b t d`, the same at every position.
 
-    Gated: `FFN(x) = (activation(x W_g + b_g) * (x W_1 + b_1)) W_2 + b_2`.
+    Gated: `FFN(x) = (activation(x W_g + b_g) * (x W_1 + b_1)) W_2 + b_2`, with the limit and the
+    offset of the config's gate.
     """
 
     def __init__(self, config: TransformerConfig) -> None:
         super().__init__()
         self.activation_name, self.width = config.activation, config.model_width
+        self.gating = config.gate
         width, hidden, bias = self.width, config.feed_forward_width, config.feed_forward_bias
         self.gate = linear(width, hidden, bias) if config.gated_feed_forward else None
         self.hidden = linear(width, hidden, bias)
@@ -53,8 +56,26 @@ class FeedForward(nn.Module):
 
     def forward(self, x_btd: Tensor, keep_btf: Tensor | None = None) -> Tensor:
         checks.check_features("x", x_btd.shape, self.width)
-        if self.gate is None:
-            active_btf = activation(self.hidden(x_btd), self.activation_name)
-        else:
-            active_btf = activation(self.gate(x_btd), self.activation_name) * self.hidden(x_btd)
+        gate_btf = None if self.gate is None else self.gate(x_btd)
+        active_btf = gated(gate_btf, self.hidden(x_btd), self.activation_name, self.gating)
         return self.output(self.hidden_dropout(active_btf, keep_btf))
+
+
+def gated(
+    gate_btf: Tensor | None, linear_btf: Tensor, activation_name: str, gate: Gate = Gate()
+) -> Tensor:
+    """`activation(min(gate, limit)) * (clip(linear, -limit, limit) + offset)`; without a gate,
+    `activation(linear)`.
+    """
+    if gate_btf is None:
+        return activation(linear_btf, activation_name)
+    gate_btf, linear_btf = clipped(gate_btf, linear_btf, gate)
+    linear_btf = linear_btf + gate.offset if gate.offset else linear_btf
+    return activation(gate_btf, activation_name) * linear_btf
+
+
+def clipped(gate_btf: Tensor, linear_btf: Tensor, gate: Gate) -> tuple[Tensor, Tensor]:
+    """Clips the gate to at most the limit, and the hidden layer to at most it in size."""
+    if gate.limit is None:
+        return gate_btf, linear_btf
+    return gate_btf.clamp(max=gate.limit), linear_btf.clamp(-gate.limit, gate.limit)

@@ -79,7 +79,8 @@ def embed(
     encoding_pd: the sinusoidal encoding of all positions, if already computed.
     """
     config, inputs = model.config, model.inputs(side)
-    x_btd = rows(inputs.embedding, token, config.scale_embedding)
+    scaled = config.scale_embedding or config.embedding_multiplier != 1
+    x_btd = rows(inputs.embedding, token, scaled)
     if inputs.position_embedding is not None:
         if position_bt is None:
             position_bt = torch.arange(token.shape[1], device=token.device)[None]

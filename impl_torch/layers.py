@@ -6,10 +6,10 @@ from typing import NamedTuple
 from torch import Tensor, nn
 
 from reference_numpy import TransformerConfig, checks
-from reference_numpy.scores import Scores
 
 from .attention import MultiHeadAttention
 from .dropout import Dropout, Keep, part
+from .experts import MixtureOfExperts
 from .feed_forward import FeedForward
 from .normalization import norm
 from .rotary import Rotation
@@ -26,44 +26,51 @@ class Residual(NamedTuple):
     `x + dropout(norm(sublayer(x)))`; sandwich: `x + dropout(output_norm(sublayer(norm(x))))`.
     """
 
-    placement: str
+    config: TransformerConfig
     norms: tuple[nn.Module, nn.Module | None]
     dropout: nn.Module
 
     def __call__(self, x_btd: Tensor, sublayer: Sublayer, keep_btd: Tensor | None) -> Tensor:
-        norm, output_norm = self.norms
-        y_btd = sublayer(norm(x_btd) if self.placement in ("pre", "sandwich") else x_btd)
-        if self.placement == "after":
+        (norm, output_norm), placement = self.norms, self.config.norm_placement
+        y_btd = sublayer(norm(x_btd) if placement in ("pre", "sandwich") else x_btd)
+        if placement == "after":
             y_btd = norm(y_btd)
         elif output_norm is not None:
             y_btd = output_norm(y_btd)
-        x_btd = x_btd + self.dropout(y_btd, keep_btd)
-        return norm(x_btd) if self.placement == "post" else x_btd
+        x_btd = x_btd + branch(self.config, self.dropout(y_btd, keep_btd))
+        return norm(x_btd) if placement == "post" else x_btd
+
+
+def branch(config: TransformerConfig, y_btd: Tensor) -> Tensor:
+    """Multiplies a sub-layer's output, before it is added to x."""
+    return y_btd if config.residual_multiplier == 1 else y_btd * config.residual_multiplier
 
 
 class Layer(nn.Module):
     """The sub-layers common to both kinds of layers.
 
-    rotation: for queries and keys of the self-attention. keep: dropout masks by site, nested; in
-    training, sites without a mask draw their own.
+    layer: index in the stack, which determines window and sink of the self-attention, and whether
+    the feed-forward is a mixture of experts. rotation: for queries and keys of the self-attention.
+    keep: dropout masks by site, nested; in training, sites without a mask draw their own.
     """
 
     def __init__(
-        self, config: TransformerConfig, scores: Scores, cross_attention: bool = False
+        self, config: TransformerConfig, layer: int, causal: bool = False, crossing: bool = False
     ) -> None:
         super().__init__()
         self.config = config
         second = config.norm_placement == "sandwich"
-        self.self_attention = MultiHeadAttention(config, scores)
+        self.self_attention = MultiHeadAttention(config, config.scores(layer, causal))
         self.self_attention_norm = norm(config)
         self.self_attention_output_norm = norm(config) if second else None
         self.self_attention_dropout = Dropout(config.dropout_rate)
-        if cross_attention:
+        if crossing:
             self.cross_attention = MultiHeadAttention(config, config.scores(layer=None))
             self.cross_attention_norm = norm(config)
             self.cross_attention_output_norm = norm(config) if second else None
             self.cross_attention_dropout = Dropout(config.dropout_rate)
-        self.feed_forward = FeedForward(config)
+        mixed = config.has_experts(layer)
+        self.feed_forward = MixtureOfExperts(config) if mixed else FeedForward(config)
         self.feed_forward_norm = norm(config)
         self.feed_forward_output_norm = norm(config) if second else None
         self.feed_forward_dropout = Dropout(config.dropout_rate)
@@ -76,31 +83,29 @@ class Layer(nn.Module):
         keep: Keep | None = None,
     ) -> Tensor:
         """Runs the residual sub-layers in order. The caller provides the attentions."""
-        placement = self.config.norm_placement
         norms = self.self_attention_norm, self.self_attention_output_norm
-        around = Residual(placement, norms, self.self_attention_dropout)
+        around = Residual(self.config, norms, self.self_attention_dropout)
         x_btd = around(x_btd, attend, part(keep, "self_attention_dropout"))
         if attend_to_memory is not None:
             norms = self.cross_attention_norm, self.cross_attention_output_norm
-            around = Residual(placement, norms, self.cross_attention_dropout)
+            around = Residual(self.config, norms, self.cross_attention_dropout)
             x_btd = around(x_btd, attend_to_memory, part(keep, "cross_attention_dropout"))
 
         def feed_forward(y_btd: Tensor) -> Tensor:
+            if isinstance(self.feed_forward, MixtureOfExperts):
+                return self.feed_forward(y_btd)
             return self.feed_forward(y_btd, part(keep, "feed_forward", "hidden_dropout"))
 
         norms = self.feed_forward_norm, self.feed_forward_output_norm
-        around = Residual(placement, norms, self.feed_forward_dropout)
+        around = Residual(self.config, norms, self.feed_forward_dropout)
         return around(x_btd, feed_forward, part(keep, "feed_forward_dropout"))
 
 
 class EncoderLayer(Layer):
-    """Self-attention, then feed-forward, each as a residual sub-layer.
-
-    layer: index in the stack, which determines the window of the self-attention.
-    """
+    """Self-attention, then feed-forward, each as a residual sub-layer."""
 
     def __init__(self, config: TransformerConfig, layer: int = 0) -> None:
-        super().__init__(config, config.scores(layer))
+        super().__init__(config, layer)
 
     def forward(
         self,
@@ -120,12 +125,11 @@ class DecoderLayer(Layer):
     """Causal self-attention, cross-attention to the memory, then feed-forward, each residual.
 
     The memory gives keys and values of the cross-attention and is not normalized here. A
-    decoder-only model has neither cross-attention nor memory. layer: index in the stack, which
-    determines the window of the self-attention.
+    decoder-only model has neither cross-attention nor memory.
     """
 
     def __init__(self, config: TransformerConfig, layer: int = 0) -> None:
-        super().__init__(config, config.scores(layer, causal=True), config.cross_attention)
+        super().__init__(config, layer, causal=True, crossing=config.cross_attention)
 
     def forward(
         self,

@@ -18,6 +18,7 @@ from .attention import MultiHeadAttention, attention_weights, scaled_dot_product
 from .decoding import Searcher
 from .dropout import Dropout
 from .embedding import SegmentEmbedding, logits, token_embedding
+from .experts import MixtureOfExperts, Router
 from .feed_forward import FeedForward, activation
 from .heads import Classifier, MaskedLanguageHead, Pooler
 from .layers import DecoderLayer, EncoderLayer, Layer
@@ -94,6 +95,7 @@ def dot_product(
     query_bthk: Tensor,
     key_bsgk: Tensor,
     value_bsge: Tensor,
+    sink_h: Tensor | None = None,
     return_weights: bool = False,
     keep_bhts: Tensor | None = None,
     dropout_rate: float = 0.0,
@@ -107,11 +109,11 @@ def dot_product(
     batch, target, count, _ = query_bthk.shape
     mask_bhts = joined(inputs, (batch, count, target, key_bsgk.shape[1]))
     chosen, drop = Scores(**inputs), Drop() if keep_bhts is None else Drop(keep_bhts, dropout_rate)
-    heads = Heads(query_bthk, key_bsgk, value_bsge)
+    heads = Heads(query_bthk, key_bsgk, value_bsge, sink_h)
     output_bthe = scaled_dot_product_attention(heads, mask_bhts, chosen, drop)
     if not return_weights:
         return output_bthe
-    return output_bthe, attention_weights(query_bthk, key_bsgk, mask_bhts, chosen)
+    return output_bthe, attention_weights(query_bthk, key_bsgk, mask_bhts, chosen, sink_h)
 
 
 def multi_head(
@@ -265,6 +267,8 @@ components: dict[str, Build] = {
     "multi_head_attention": lambda config, dtype: partial(multi_head, MultiHeadAttention(config)),
     "activation": lambda config, dtype: partial(activation, name=config.activation),
     "feed_forward": lambda config, dtype: FeedForward(config),
+    "router": lambda config, dtype: Router(config),
+    "mixture_of_experts": lambda config, dtype: MixtureOfExperts(config),
     "layer_norm": lambda config, dtype: norm(config.replace(norm="layer")),
     "rms_norm": lambda config, dtype: norm(config.replace(norm="rms")),
     "dropout": lambda config, dtype: Dropout(config.dropout_rate),

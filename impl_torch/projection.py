@@ -1,8 +1,9 @@
-"""The affine map used by attention, feed-forward and logits."""
+"""The affine maps used by attention, feed-forward, experts and logits."""
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
-__all__ = ["Projection"]
+__all__ = ["Projection", "Projections"]
 
 
 class Projection(nn.Linear):
@@ -10,6 +11,29 @@ class Projection(nn.Linear):
 
     def reset_parameters(self) -> None:
         initialise(self)
+
+
+class Projections(nn.Module):
+    """`y = x W_e + b_e` for each of several experts: kernels `x d m`, biases `x m`, initialized
+    like a `Projection`.
+    """
+
+    def __init__(self, experts: int, in_features: int, out_features: int, bias: bool) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(experts, in_features, out_features))
+        self.bias = nn.Parameter(torch.empty(experts, out_features)) if bias else None
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        limit = (6 / (self.weight.shape[1] + self.weight.shape[2])) ** 0.5
+        nn.init.uniform_(self.weight, -limit, limit)
+        if self.bias is not None:
+            nn.init.zeros_(self.bias)
+
+    def forward(self, x_nd: Tensor, index: int) -> Tensor:
+        """Computes rows of one expert."""
+        y_nm = x_nd @ self.weight[index]
+        return y_nm if self.bias is None else y_nm + self.bias[index]
 
 
 def linear(in_features: int, out_features: int, bias: bool = True) -> nn.Linear:
@@ -30,5 +54,7 @@ def initialise(module: nn.Module) -> None:
         nn.init.xavier_uniform_(module.weight)
         if module.bias is not None:
             nn.init.zeros_(module.bias)
-    elif isinstance(module, nn.Embedding | nn.LayerNorm | nn.RMSNorm):
-        module.reset_parameters()
+    elif callable(reset := getattr(module, "reset_parameters", None)):
+        reset()
+    elif isinstance(sink := getattr(module, "sink", None), nn.Parameter):  # of an attention
+        nn.init.zeros_(sink)

@@ -13,11 +13,15 @@ Missing = TypeVar("Missing", bound=None)
 
 
 class Heads(NamedTuple):
-    """Queries, keys and values by head: h query heads share g key and value heads."""
+    """Queries, keys and values by head: h query heads share g key and value heads.
+
+    sink_h: the score of each head's sink (SINK); None: there is none.
+    """
 
     query_bthk: Tensor
     key_bsgk: Tensor
     value_bsge: Tensor
+    sink_h: Tensor | None = None
 
 
 class Drop(NamedTuple):

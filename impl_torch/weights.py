@@ -26,9 +26,12 @@ Found = dict[str, tuple[str, Tensor | None]]  # canonical name -> native name, t
 TABLE: layout.Table = (
     *(("table", "weight", axes) for axes in ("v d", "p d", "a d")),
     *(("kernel", "weight", axes) for axes in ("(h k) d", "(g k) d", "(g e) d", "d (h e)", "f d")),
-    ("output.kernel", "output.weight", "d f"),
-    *(("kernel", "weight", axes) for axes in ("r d", "v d", "c r")),
+    *(("output.kernel", "output.weight", axes) for axes in ("d f", "d w")),
+    *(("kernel", "weight", axes) for axes in ("w d", "1 d", "x d", "x d m", "r d", "v d", "c r")),
+    ("output.kernel", "output.weight", "x m d"),
     *(("bias", "bias", axes) for axes in ("(h k)", "(g k)", "(g e)", "d", "f", "r", "v", "c")),
+    *(("bias", "bias", axes) for axes in ("w", "x", "x m", "x d")),
+    *((name, name, axes) for name, axes in (("selection_bias", "x"), ("sink", "h"))),
     *(("scale", "weight", axes) for axes in ("d", "k", "(h k)", "(g k)")),
     *(("offset", "bias", axes) for axes in ("d", "k", "(h k)", "(g k)")),
 )

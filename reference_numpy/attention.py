@@ -25,23 +25,30 @@ __all__ = [
 
 
 def attention_weights(
-    query_bthk: Array, key_bsgk: Array, mask_bhts: Mask = None, scores: Scores = Scores()
+    query_bthk: Array,
+    key_bsgk: Array,
+    mask_bhts: Mask = None,
+    scores: Scores = Scores(),
+    sink_h: Array | None = None,
 ) -> Array:
     """`softmax(query key^T / sqrt(k))`: how much each query attends to each key, `b h t s`.
 
     Every query is multiplied with every key; the scores are scaled, capped and masked, and a
     softmax over the keys turns them into weights that add up to 1. mask_bhts: boolean, True = may
     attend (MASK), or floating, added to the scores, where -inf hides a key; axes of size 1
-    broadcast. scores: scale, cap, window and causality. Fully masked queries have zero weights
-    (EMPTY). Half-precision dtypes keep scores and softmax in float32 and round the weights. Raises
-    ValueError if the shapes do not match. Source: Vaswani et al. 2017, eq. 1.
+    broadcast. scores: scale, cap, window and causality. sink_h: see `beside_sink`. Fully masked
+    queries have zero weights (EMPTY). Half-precision dtypes keep scores and softmax in float32 and
+    round the weights. Raises ValueError if the shapes do not match. Source: Vaswani et al. 2017,
+    eq. 1.
     """
     checks.check_attention(query_bthk.shape, key_bsgk.shape, key_bsgk.shape)
     scores_bhts = scaled_scores(query_bthk, key_bsgk, scores)
     if scores.cap is not None:
         scores_bhts = softmax.soft_cap(scores_bhts, scores.cap)
     scores_bhts, mask_bhts = masked(scores_bhts, mask_bhts, scores)
-    return softmax.softmax(scores_bhts, mask_bhts).astype(query_bthk.dtype, copy=False)
+    weights_bhts = softmax.softmax(*beside_sink(scores_bhts, mask_bhts, sink_h))
+    weights_bhts = weights_bhts[..., : scores_bhts.shape[3]]
+    return weights_bhts.astype(query_bthk.dtype, copy=False)
 
 
 def scaled_dot_product_attention(
@@ -53,9 +60,9 @@ def scaled_dot_product_attention(
     Fully masked queries return zeros (EMPTY). Raises ValueError if the shapes do not match.
     Source: Vaswani et al. 2017, eq. 1.
     """
-    query_bthk, key_bsgk, value_bsge = heads
+    query_bthk, key_bsgk, value_bsge, sink_h = heads
     checks.check_attention(query_bthk.shape, key_bsgk.shape, value_bsge.shape)
-    weights_bhts = attention_weights(query_bthk, key_bsgk, mask_bhts, scores)
+    weights_bhts = attention_weights(query_bthk, key_bsgk, mask_bhts, scores, sink_h)
     dropped_bhts = dropout.dropout(weights_bhts, drop.keep_bhts, drop.rate)
     value_bshe = repeat_kv(value_bsge, query_bthk.shape[2])
     return arithmetic.einsum("bhts,bshe->bthe", dropped_bhts, value_bshe)
@@ -89,6 +96,27 @@ def masked(
     return scores_bhts, mask_bhts
 
 
+def beside_sink(
+    scores_bhts: Array, mask_bhts: Mask, sink_h: Array | None
+) -> tuple[Array, Array | None]:
+    """`[scores, sink]`, `b h t s+1`: appends the score of each head's sink, which is never masked
+    (SINK).
+
+    A sink is a learned score without a value: it takes a share of the softmax, so that a head can
+    attend to nothing. Without sinks, returns scores and mask. Source: OpenAI 2025, gpt-oss,
+    section 2.
+    """
+    if sink_h is None:
+        return scores_bhts, mask_bhts
+    checks.check_sink(sink_h.shape, scores_bhts.shape[1])
+    (*outer, _), dtype = scores_bhts.shape, scores_bhts.dtype
+    sink_bht1 = np.broadcast_to(sink_h.astype(dtype)[:, None, None], (*outer, 1))
+    if mask_bhts is not None:
+        mask_bhts = np.broadcast_to(mask_bhts, scores_bhts.shape)
+        mask_bhts = np.concatenate([mask_bhts, np.ones((*outer, 1), bool)], axis=-1)
+    return np.concatenate([scores_bhts, sink_bht1], axis=-1), mask_bhts
+
+
 def repeat_kv(x_bsgk: Array, heads: int) -> Array:
     """Repeats each key or value head for the query heads that share it: `b s h k`.
 
@@ -113,10 +141,10 @@ def multi_head_attention(
     Each head attends in a learned projection of its own, so that heads can look at different
     positions and features. query_btd: x, the tokens that attend. memory_bsd: m, the tokens attended
     to; x itself in self-attention. parameters: query.kernel `d h k`, key.kernel `d g k`,
-    value.kernel `d g e`, output.kernel `h e d`; biases `h k`, `g k`, `g e`, `d` if present;
-    query_norm and key_norm if the config sets query_key_norm. attending: mask, scores and rotation.
-    keep_bhts: dropout mask of the weights; the rate is the config's. Raises ValueError if the
-    shapes do not match. Source: Vaswani et al. 2017, section 3.2.2.
+    value.kernel `d g e`, output.kernel `h e d`; biases `h k`, `g k`, `g e`, `d` and sink `h` if
+    present; query_norm and key_norm if the config sets query_key_norm. attending: mask, scores and
+    rotation. keep_bhts: dropout mask of the weights; the rate is the config's. Raises ValueError if
+    the shapes do not match. Source: Vaswani et al. 2017, section 3.2.2.
     """
     mask_bhts, scores, rotation = attending
     heads = project(parameters, config, query_btd, memory_bsd, rotation)
@@ -134,7 +162,8 @@ def project(
     if rotation is not None:
         checks.check_same_length(query=query_btd.shape, memory=memory_bsd.shape)
     query_bthk = queries(parameters, config, query_btd, rotation)
-    return Heads(query_bthk, *keys_and_values(parameters, config, memory_bsd, rotation))
+    key_bsgk, value_bsge = keys_and_values(parameters, config, memory_bsd, rotation)
+    return Heads(query_bthk, key_bsgk, value_bsge, parameters.get("sink"))
 
 
 def queries(
@@ -217,21 +246,26 @@ def scaled_dot_product_attention_vjp(
     """`dV = D(P)^T g`, `dP = D(g V^T)`, `dS = P (dP - sum_s P dP)`, `dQ = dS K / sqrt(k)`,
     `dK = dS^T Q / sqrt(k)`; P are the weights, D is dropout; a cap multiplies dS by its slope.
 
-    Returns query_bthk, key_bsgk, value_bsge, and mask_bhts if it is floating. Fully masked queries
-    pass zero gradient (EMPTY). Shared key and value heads get the sum over their query heads.
-    Half-precision dtypes keep dS in float32. Source: Dao et al. 2022, section 3.1.
+    Returns query_bthk, key_bsgk, value_bsge, sink_h if there is a sink, and mask_bhts if it is
+    floating. Fully masked queries pass zero gradient (EMPTY). Shared key and value heads get the
+    sum over their query heads. Half-precision dtypes keep dS in float32. Source: Dao et al. 2022,
+    section 3.1.
     """
-    query_bthk, key_bsgk, value_bsge = heads
+    query_bthk, key_bsgk, value_bsge, sink_h = heads
     checks.check_attention(query_bthk.shape, key_bsgk.shape, value_bsge.shape)
     (_, _, count, size), dtype = query_bthk.shape, query_bthk.dtype
     raw_bhts = scaled_scores(query_bthk, key_bsgk, scores)
     capped_bhts = raw_bhts if scores.cap is None else softmax.soft_cap(raw_bhts, scores.cap)
-    scores_bhts, visible_bhts = masked(capped_bhts, mask_bhts, scores)
-    weights_bhts = softmax.softmax(scores_bhts, visible_bhts).astype(dtype, copy=False)
+    joined_bhts, visible_bhts = beside_sink(*masked(capped_bhts, mask_bhts, scores), sink_h)
+    keys = slice(0, raw_bhts.shape[3])
+    weights_bhts = softmax.softmax(joined_bhts, visible_bhts)[..., keys].astype(dtype, copy=False)
     dropped_bhts = dropout.dropout(weights_bhts, drop.keep_bhts, drop.rate)
     g_bhts = arithmetic.einsum("bthe,bshe->bhts", cotangent, repeat_kv(value_bsge, count))
     g_bhts = dropout.dropout_vjp(weights_bhts, drop.keep_bhts, drop.rate, cotangent=g_bhts)["x"]
-    g_bhts = softmax.softmax_vjp(scores_bhts, visible_bhts, cotangent=g_bhts)["logits"]
+    if sink_h is not None:  # the sink has no value
+        g_bhts = np.concatenate([g_bhts, np.zeros_like(g_bhts[..., :1])], axis=-1)
+    g_bhts = softmax.softmax_vjp(joined_bhts, visible_bhts, cotangent=g_bhts)["logits"]
+    d_sink_bht1, g_bhts = g_bhts[..., keys.stop :], g_bhts[..., keys]
     d_mask_bhts = g_bhts
     if scores.cap is not None:
         g_bhts = softmax.soft_cap_vjp(raw_bhts, scores.cap, cotangent=g_bhts)["x"]
@@ -246,6 +280,9 @@ def scaled_dot_product_attention_vjp(
         "key_bsgk": repeat_kv_vjp(d_key_bshk.astype(dtype), key_bsgk),
         "value_bsge": repeat_kv_vjp(d_value_bshe, value_bsge),
     }
+    if sink_h is not None:
+        d_sink_h = arithmetic.unbroadcast(d_sink_bht1, (len(sink_h), 1, 1))[:, 0, 0]
+        gradients["sink_h"] = d_sink_h.astype(sink_h.dtype, copy=False)
     if mask_bhts is not None and mask_bhts.dtype != bool:
         d_mask_bhts = arithmetic.unbroadcast(d_mask_bhts, mask_bhts.shape)
         gradients["mask_bhts"] = d_mask_bhts.astype(mask_bhts.dtype, copy=False)
@@ -294,8 +331,9 @@ def multi_head_attention_vjp(
             g, norm = query_key_norm_vjp(parameters, config, name, raw, cotangent=g)
             norms |= norm
         vectors[name], kernels[name] = arithmetic.affine_vjp(subscripts, x, parameters[name], g)
+    sink = {"sink": inner["sink_h"]} if "sink_h" in inner else {}
     gradients: Gradients = {
-        "parameters": {**kernels, "output": of_output, **norms},
+        "parameters": {**kernels, **norms, **sink, "output": of_output},
         "query_btd": vectors["query"],
         "memory_bsd": vectors["key"] + vectors["value"],
     }

@@ -124,11 +124,12 @@ def decoder_layer_step(
 
     def attend(y_btd: Array) -> Array:
         own = parameters["self_attention"]
-        query_bthk, *new = attention.project(own, config, y_btd, y_btd, rotation)
-        read = cache["self_attention"].update(*new)
+        heads = attention.project(own, config, y_btd, y_btd, rotation)
+        read = cache["self_attention"].update(heads.key_bsgk, heads.value_bsge)
         after["self_attention"] = read.last(scores.window)
         seen_bhts = None if mask_bhts is None else mask_bhts[..., -read.key_bsgk.shape[1] :]
-        return attention.attend(own, config, Heads(query_bthk, *read), seen_bhts, scores)
+        heads = Heads(heads.query_bthk, *read, heads.sink_h)
+        return attention.attend(own, config, heads, seen_bhts, scores)
 
     def attend_to_memory(y_btd: Array) -> Array:
         own, memory = parameters["cross_attention"], cache["cross_attention"]

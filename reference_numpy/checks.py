@@ -34,6 +34,7 @@ __all__ = [
     "check_same_length",
     "check_sampling",
     "check_segments",
+    "check_sink",
     "check_source",
     "check_source_given",
     "check_splits",
@@ -212,6 +213,12 @@ def check_attention(query: Shape, key: Shape, value: Shape) -> None:
         raise ValueError(f"key and value must have the same positions and heads; got shapes {got}")
     if query[2] % key[2]:  # type: ignore[operator]
         raise ValueError(f"key heads must divide query heads; got h={query[2]}, g={key[2]}")
+
+
+def check_sink(shape: Shape, heads: int | None) -> None:
+    """Raises ValueError unless a sink is `h`: one score per head."""
+    if tuple(shape) != (heads,):
+        raise ValueError(f"the sink must have a score for each of {heads} heads; got shape {shape}")
 
 
 def check_rotated(shape: Shape, positions: Shape, dtype: str, head_size: int) -> None:

@@ -6,11 +6,17 @@ from textwrap import fill, indent
 from typing import Annotated, ClassVar, NamedTuple
 
 from . import fields
+from .gate import Gate
 from .rotary_scaling import RotaryScaling
 from .scores import Scores
 
 __all__ = [
     "ACTIVATIONS",
+    "ATTENTION_SINKS",
+    "COMPUTE_DTYPES",
+    "EXPERT_WEIGHTED",
+    "GROUP_MASKS",
+    "GROUP_SCORES",
     "LAYER_KINDS",
     "NORMS",
     "NORM_PLACEMENTS",
@@ -19,6 +25,7 @@ __all__ = [
     "POSITION_STARTS",
     "QUERY_KEY_NORMS",
     "ROTARY_LAYOUTS",
+    "ROUTER_SCORES",
     "SINUSOID_LAYOUTS",
     "Group",
     "LayerKind",
@@ -35,6 +42,12 @@ SINUSOID_LAYOUTS = ("interleaved", "halves")
 ROTARY_LAYOUTS = ("halves", "interleaved")
 QUERY_KEY_NORMS = ("none", "head", "width")
 LAYER_KINDS = ("global", "local")
+ATTENTION_SINKS = ("none", "local", "all")
+ROUTER_SCORES = ("softmax", "sigmoid", "chosen_softmax", "chosen_sigmoid")
+GROUP_SCORES = ("best", "best_two")
+GROUP_MASKS = ("zero", "minus_infinity")
+EXPERT_WEIGHTED = ("output", "input")
+COMPUTE_DTYPES = ("model", "float32")
 
 _Size = Annotated[int, fields.INTEGER, fields.at_least(1)]
 _Count = Annotated[int, fields.INTEGER, fields.at_least(0)]
@@ -44,6 +57,8 @@ _Positive = Annotated[float, fields.NUMBER, fields.POSITIVE, fields.MODERATE]
 _PositiveOrNone = Annotated[
     float | None, fields.NUMBER_OR_NONE, fields.POSITIVE_OR_NONE, fields.MODERATE
 ]
+_Number = Annotated[float, fields.NUMBER, fields.MODERATE_OR_ZERO]
+_Epsilon = Annotated[float, fields.NUMBER, fields.at_least(0)]
 _Fraction = Annotated[float, fields.NUMBER, fields.FRACTION]
 _Id = Annotated[int | None, fields.INTEGER_OR_NONE]
 _Positions = Annotated[str, fields.NAME, fields.one_of(POSITIONS)]
@@ -58,6 +73,12 @@ _QueryKeyNorm = Annotated[str, fields.NAME, fields.one_of(QUERY_KEY_NORMS)]
 _Scaling = Annotated[
     RotaryScaling, fields.Rule(lambda value: isinstance(value, RotaryScaling), "a RotaryScaling")
 ]
+_Sinks = Annotated[str, fields.NAME, fields.one_of(ATTENTION_SINKS)]
+_RouterScores = Annotated[str, fields.NAME, fields.one_of(ROUTER_SCORES)]
+_GroupScore = Annotated[str, fields.NAME, fields.one_of(GROUP_SCORES)]
+_GroupMask = Annotated[str, fields.NAME, fields.one_of(GROUP_MASKS)]
+_Weighted = Annotated[str, fields.NAME, fields.one_of(EXPERT_WEIGHTED)]
+_Dtype = Annotated[str, fields.NAME, fields.one_of(COMPUTE_DTYPES)]
 _Kinds = Annotated[tuple[str, ...], fields.sequence_of(fields.one_of(LAYER_KINDS))]
 _Flags = Annotated[tuple[bool, ...], fields.sequence_of(fields.BOOLEAN)]
 
@@ -116,6 +137,7 @@ class TransformerConfig(fields.Fields):
     EMBEDDING: ClassVar = Group("embedding")
     scale_embedding: _Flag  # multiply embeddings by sqrt(d)
     round_embedding_scale: _Flag  # first round sqrt(d) to the dtype of the embedding
+    embedding_multiplier: _Positive  # multiplies embeddings
     share_embeddings: _Flag  # source and target share one table
     segments: _Count  # rows of the segment table, added to source tokens; 0: no table
     embedding_norm: _Flag  # norm of the sum of embedding, position and segment
@@ -143,6 +165,7 @@ class TransformerConfig(fields.Fields):
     query_key_norm: _QueryKeyNorm  # norm of queries and keys, per head or over all, before rotation
     score_scale: _PositiveOrNone  # multiplies attention scores; None: k ** -0.5
     score_cap: _PositiveOrNone  # attention scores become cap tanh(scores / cap)
+    attention_sinks: _Sinks  # layers whose self-attention has a sink, a learned score per head
     query_key_value_bias: _Flag  # biases of the query, key and value projections
     attention_output_bias: _Flag  # bias of the output projection of attention
 
@@ -150,6 +173,34 @@ class TransformerConfig(fields.Fields):
     activation: _Activation  # activation of the feed-forward and the masked-language head
     gated_feed_forward: _Flag  # multiply the hidden layer by activation(x W_g)
     feed_forward_bias: _Flag  # biases of the feed-forward projections
+    gate_limit: _PositiveOrNone  # gated: clips x W_g from above and x W_1 on both sides; None: no
+    hidden_offset: _Number  # gated: added to x W_1 before the product
+
+    EXPERTS: ClassVar = Group("experts")
+    experts: _Count  # x, feed-forward networks in place of one; 0: no layer has experts
+    experts_per_token: _Count  # experts that a token chooses
+    expert_width: _Count  # m, the size of an expert's hidden layer
+    expert_pattern: _Flags  # which layers have experts, repeated over the layers
+    expert_weighted: _Weighted  # the weight multiplies an expert's output or its input
+    shared_width: _Count  # w, the hidden size of an expert for all tokens; 0: there is none
+    shared_gate: _Flag  # multiply the shared expert's output by sigmoid(x w)
+
+    ROUTER: ClassVar = Group("router")
+    router_scores: _RouterScores  # of all experts, or of the chosen ones after the choice
+    router_bias: _Flag  # bias of the router's projection
+    selection_bias: _Flag  # a learned bias of the choice only, not of the weights
+    router_normalize: _Flag  # divide the weights by their sum
+    router_epsilon: _Epsilon  # added to that sum
+    router_scale: _Positive  # multiplies the weights, after the division
+    router_product_dtype: _Dtype  # of x W_r; model: that of the model, in half precision
+    router_score_dtype: _Dtype  # of scores, choice and division
+    router_weight_dtype: _Dtype  # of the weights in the sum
+
+    ROUTER_GROUPS: ClassVar = Group("expert-groups")
+    router_groups: _Size  # groups of experts that are chosen first; 1: no groups
+    router_groups_kept: _Size  # groups from which the experts are chosen
+    router_group_score: _GroupScore  # a group's best score, or the sum of its two best
+    router_group_mask: _GroupMask  # the score of experts in other groups
 
     NORM: ClassVar = Group("norm")
     norm: _Norm  # divide by the standard deviation (layer) or the root mean square (rms)
@@ -157,6 +208,7 @@ class TransformerConfig(fields.Fields):
     norm_one_plus_scale: _Flag  # norms multiply by 1 + scale
     norm_cast_before_scale: _Flag  # half precision rounds normalized values before the scale
     norm_placement: _Placement  # of x + f(x): pre norm(x), post norm(x + f(x)), after norm(f(x))
+    residual_multiplier: _Positive  # multiplies f(x) before it is added to x
     final_norm: _Flag  # norm after the last layer of encoder and decoder
     epsilon: _Positive  # added to the variance or mean square inside the root
 
@@ -184,7 +236,7 @@ class TransformerConfig(fields.Fields):
                 except ValueError as error:
                     raise ValueError(f"{name}: {error}") from None
                 object.__setattr__(self, name, scaling)
-        for name in ("layer_pattern", "rotary_pattern"):
+        for name in ("layer_pattern", "rotary_pattern", "expert_pattern"):
             if isinstance(value := getattr(self, name), list):
                 object.__setattr__(self, name, tuple(value))
         super().__post_init__()
@@ -240,8 +292,25 @@ class TransformerConfig(fields.Fields):
             yield f"a classification head needs a pooler; got classes={self.classes}, pooler=False"
         if "local" in self.layer_pattern and not self.window:
             yield "local layers need a window; got window=0"
+        if self.experts > 0 and self.router_groups > 0:
+            yield from self._expert_conflicts()
         if self.positions == "rotary":
             yield from self._rotary_conflicts()
+
+    def _expert_conflicts(self) -> Iterator[str]:
+        count, groups = self.experts, self.router_groups
+        per_token, width = self.experts_per_token, self.expert_width
+        if per_token < 1 or width < 1:
+            got = f"experts_per_token={per_token}, expert_width={width}"
+            yield f"experts need experts_per_token and expert_width of at least 1; got {got}"
+        got = f"experts={count}, experts_per_token={per_token}, "
+        got += f"router_groups={groups}, router_groups_kept={self.router_groups_kept}"
+        if count % groups or self.router_groups_kept > groups:
+            yield f"groups must divide the experts, and those kept be among them; got {got}"
+        elif per_token > count // groups * self.router_groups_kept:
+            yield f"a token can choose at most the experts of the kept groups; got {got}"
+        elif self.router_group_score == "best_two" and groups > 1 and count // groups < 2:
+            yield f"router_group_score best_two needs groups of at least two experts; got {got}"
 
     def _rotary_conflicts(self) -> Iterator[str]:
         size, got = self.rotary_size, f"{self.rotary_fraction} of key_size={self.key_size}"
@@ -294,7 +363,7 @@ class TransformerConfig(fields.Fields):
     def scores(self, layer: int | None, causal: bool = False) -> Scores:
         """Returns how a layer's self-attention treats its scores; layer None: cross-attention."""
         window = 0 if layer is None else self.layer_kind(layer).window
-        return Scores(self.score_scale, self.score_cap, window, causal)
+        return Scores(self.score_scale, self.score_cap, window, causal, self.has_sink(layer))
 
     def output_norm(self, sublayer: str) -> str:
         """Returns the name of the norm of a sub-layer's output; empty if it has none."""
@@ -322,6 +391,25 @@ class TransformerConfig(fields.Fields):
         return {kind.scaling for kind in map(self.layer_kind, layers) if kind.rotary}
 
     @property
+    def gate(self) -> Gate:
+        """How a gated feed-forward network multiplies its gate and hidden layer."""
+        return Gate(self.gate_limit, self.hidden_offset)
+
+    def has_experts(self, layer: int) -> bool:
+        """Whether the feed-forward of this layer is a mixture of experts."""
+        pattern = self.expert_pattern
+        return self.experts > 0 and pattern[layer % len(pattern)]
+
+    def has_sink(self, layer: int | None) -> bool:
+        """Whether the self-attention of this layer has a sink; None: cross-attention, which has
+        none.
+        """
+        if layer is None or self.attention_sinks == "none":
+            return False
+        kind = self.layer_pattern[layer % len(self.layer_pattern)]
+        return self.attention_sinks == "all" or kind == self.attention_sinks
+
+    @property
     def sizes(self) -> dict[str, int]:
         """The size of every parameter axis except v, by letter."""
         return {
@@ -332,6 +420,9 @@ class TransformerConfig(fields.Fields):
             "k": self.key_size,
             "e": self.value_size,
             "f": self.feed_forward_width,
+            "x": self.experts,
+            "m": self.expert_width,
+            "w": self.shared_width,
             "p": self.max_positions + self.position_offset,
             "a": self.segments,
             "c": self.classes,

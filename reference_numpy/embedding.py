@@ -15,8 +15,14 @@ __all__ = [
 ]
 
 
-def embedding(parameters: Tree, token: Array, scale: bool, round_scale: bool = False) -> Array:
-    """`x = sqrt(d)^scale * table[token]`, `b t d`: the table row of every token.
+def embedding(
+    parameters: Tree,
+    token: Array,
+    scale: bool,
+    round_scale: bool = False,
+    multiplier: float = 1.0,
+) -> Array:
+    """`x = multiplier sqrt(d)^scale table[token]`, `b t d`: the table row of every token.
 
     token: integer ids `b t`, or soft one-hot rows `b t v`, which give weighted sums of table rows.
     parameters: table `v d`. Half-precision dtypes multiply by sqrt(d) in float32 and round once;
@@ -24,7 +30,7 @@ def embedding(parameters: Tree, token: Array, scale: bool, round_scale: bool = F
     The padding id has an ordinary row: attention masks it, the embedding does not zero it.
 
     Raises ValueError on ids outside 0 .. v-1, other dtypes and other axes. Source: Vaswani et al.
-    2017, section 3.4.
+    2017, section 3.4; multiplier: Granite Team 2024, published code.
     """
     table_vd = parameters["table"]
     if _are_ids(token, table_vd.shape[0]):
@@ -32,18 +38,25 @@ def embedding(parameters: Tree, token: Array, scale: bool, round_scale: bool = F
     else:
         token_btv = token.astype(table_vd.dtype, copy=False)
         x_btd = arithmetic.einsum("btv,vd->btd", token_btv, table_vd)
-    return _scaled(x_btd, round_scale) if scale else x_btd
+    return _scaled(x_btd, scale, round_scale, multiplier)
 
 
 def embedding_vjp(
-    parameters: Tree, token: Array, scale: bool, round_scale: bool = False, *, cotangent: Array
+    parameters: Tree,
+    token: Array,
+    scale: bool,
+    round_scale: bool = False,
+    multiplier: float = 1.0,
+    *,
+    cotangent: Array,
 ) -> Gradients:
-    """`dtable[v] = sqrt(d)^scale sum_(token = v) g`: the sum over the positions of token v.
+    """`dtable[v] = multiplier sqrt(d)^scale sum_(token = v) g`: the sum over the positions of
+    token v.
 
     For soft rows, `dtable = token^T g`, and the token has a gradient too, `g table^T`.
     """
     table_vd = parameters["table"]
-    g_btd = _scaled(cotangent, round_scale) if scale else cotangent
+    g_btd = _scaled(cotangent, scale, round_scale, multiplier)
     if _are_ids(token, table_vd.shape[0]):
         return {"parameters": {"table": arithmetic.scatter_add(g_btd, token, table_vd.shape[0])}}
     soft_btv = token.astype(table_vd.dtype, copy=False)
@@ -58,10 +71,14 @@ def _are_ids(token: Array, vocabulary: int) -> bool:
     return token.dtype.kind in "iu"
 
 
-def _scaled(x_btd: Array, round_scale: bool) -> Array:
+def _scaled(x_btd: Array, scale: bool, round_scale: bool, multiplier: float) -> Array:
     wide_btd, root = arithmetic.upcast_half(x_btd), np.float64(x_btd.shape[2] ** 0.5)
-    root = root.astype(x_btd.dtype) if round_scale else root
-    return (wide_btd * root.astype(wide_btd.dtype)).astype(x_btd.dtype, copy=False)
+    if scale:
+        root = root.astype(x_btd.dtype) if round_scale else root
+        wide_btd = wide_btd * root.astype(wide_btd.dtype)
+    if multiplier != 1:
+        wide_btd = wide_btd * wide_btd.dtype.type(multiplier)
+    return wide_btd.astype(x_btd.dtype, copy=False)
 
 
 def segment_embedding(parameters: Tree, segment_bs: Array) -> Array:

@@ -7,6 +7,7 @@ import numpy as np
 from . import arithmetic, checks, dropout
 from .arrays import Array, Gradients, Mask, Tree
 from .config import ACTIVATIONS
+from .gate import Gate
 
 __all__ = ["activation", "activation_vjp", "feed_forward", "feed_forward_vjp"]
 
@@ -71,16 +72,18 @@ def feed_forward(
     activation_name: str,
     keep_btf: Mask = None,
     dropout_rate: float = 0.0,
+    gate: Gate = Gate(),
 ) -> Array:
     """`FFN(x) = activation(x W_1 + b_1) W_2 + b_2`, `b t d`, the same at every position.
 
     Gated: `FFN(x) = (activation(x W_g + b_g) * (x W_1 + b_1)) W_2 + b_2`. parameters: hidden.kernel
     `d f`, output.kernel `f d`, if gated gate.kernel `d f`; biases `f`, `d`, `f` if present.
-    keep_btf: dropout mask of the hidden layer (if gated, of the product), True = keep. Raises
-    ValueError if x is not `b t d`. Source: Vaswani et al. 2017, eq. 2; gated: Shazeer 2020, eq. 6.
+    keep_btf: dropout mask of the hidden layer (if gated, of the product), True = keep. gate: limit
+    and offset of the product. Raises ValueError if x is not `b t d`. Source: Vaswani et al. 2017,
+    eq. 2; gated: Shazeer 2020, eq. 6.
     """
     checks.check_features("x", x_btd.shape, parameters["hidden"]["kernel"].shape[0])
-    hidden_btf, _ = hidden_layer(parameters, x_btd, activation_name)
+    hidden_btf, _ = hidden_layer(parameters, x_btd, activation_name, gate)
     dropped_btf = dropout.dropout(hidden_btf, keep_btf, dropout_rate)
     return arithmetic.affine("btf,fd->btd", dropped_btf, parameters["output"])
 
@@ -91,21 +94,30 @@ def feed_forward_vjp(
     activation_name: str,
     keep_btf: Mask = None,
     dropout_rate: float = 0.0,
+    gate: Gate = Gate(),
     *,
     cotangent: Array,
 ) -> Gradients:
     """Backward pass through `output`, dropout, activation, `hidden` and, if present, `gate`.
-    Returns parameters and x_btd.
+    Returns parameters and x_btd. Clipped numbers pass no gradient.
     """
-    hidden_btf, (linear_btf, gate_btf) = hidden_layer(parameters, x_btd, activation_name)
+    hidden_btf, (linear_btf, gate_btf) = hidden_layer(parameters, x_btd, activation_name, gate)
     own, dropped_btf = parameters["output"], dropout.dropout(hidden_btf, keep_btf, dropout_rate)
     g_btf, output = arithmetic.affine_vjp("btf,fd->btd", dropped_btf, own, cotangent)
     g_btf = dropout.dropout_vjp(hidden_btf, keep_btf, dropout_rate, cotangent=g_btf)["x"]
-    into = {"hidden": g_btf}
+    into, active, x_btf = {"hidden": g_btf}, "hidden", linear_btf
     if gate_btf is not None:
-        into = {"gate": g_btf * linear_btf, "hidden": g_btf * activation(gate_btf, activation_name)}
-    active, x = ("hidden", linear_btf) if gate_btf is None else ("gate", gate_btf)
-    into[active] = activation_vjp(x, activation_name, cotangent=into[active])["x"]
+        x_btf, inside_btf = clipped(gate_btf, linear_btf, gate)
+        into = {
+            "gate": g_btf * offset_by(inside_btf, gate),
+            "hidden": g_btf * activation(x_btf, activation_name),
+        }
+        active = "gate"
+    into[active] = activation_vjp(x_btf, activation_name, cotangent=into[active])["x"]
+    if gate_btf is not None and gate.limit is not None:
+        zero = g_btf.dtype.type(0)
+        into["gate"] = np.where(gate_btf == x_btf, into["gate"], zero)
+        into["hidden"] = np.where(linear_btf == inside_btf, into["hidden"], zero)
     gradients: Gradients = {"output": output}
     gradient_btd = np.zeros((), x_btd.dtype)
     for name, g_btf in into.items():
@@ -116,11 +128,31 @@ def feed_forward_vjp(
 
 
 def hidden_layer(
-    parameters: Tree, x_btd: Array, activation_name: str
+    parameters: Tree, x_btd: Array, activation_name: str, gate: Gate = Gate()
 ) -> tuple[Array, tuple[Array, Array | None]]:
     """Returns the hidden layer, and its inputs before the activation: `hidden` and `gate`."""
     linear_btf = arithmetic.affine("btd,df->btf", x_btd, parameters["hidden"])
     if "gate" not in parameters:
         return activation(linear_btf, activation_name), (linear_btf, None)
     gate_btf = arithmetic.affine("btd,df->btf", x_btd, parameters["gate"])
-    return activation(gate_btf, activation_name) * linear_btf, (linear_btf, gate_btf)
+    product_btf = gated(gate_btf, linear_btf, activation_name, gate)
+    return product_btf, (linear_btf, gate_btf)
+
+
+def gated(gate_btf: Array, linear_btf: Array, activation_name: str, gate: Gate = Gate()) -> Array:
+    """`activation(min(gate, limit)) * (clip(linear, -limit, limit) + offset)`."""
+    gate_btf, linear_btf = clipped(gate_btf, linear_btf, gate)
+    return activation(gate_btf, activation_name) * offset_by(linear_btf, gate)
+
+
+def offset_by(linear_btf: Array, gate: Gate) -> Array:
+    """Adds the offset of the hidden layer."""
+    return linear_btf + linear_btf.dtype.type(gate.offset) if gate.offset else linear_btf
+
+
+def clipped(gate_btf: Array, linear_btf: Array, gate: Gate) -> tuple[Array, Array]:
+    """Clips the gate to at most the limit, and the hidden layer to at most it in size."""
+    if gate.limit is None:
+        return gate_btf, linear_btf
+    limit = gate_btf.dtype.type(gate.limit)
+    return np.minimum(gate_btf, limit), np.maximum(np.minimum(linear_btf, limit), -limit)

@@ -14,6 +14,7 @@ __all__ = [
     "INTEGER",
     "INTEGER_OR_NONE",
     "MODERATE",
+    "MODERATE_OR_ZERO",
     "NAME",
     "NUMBER",
     "NUMBER_OR_NONE",
@@ -73,6 +74,10 @@ POSITIVE = Rule(lambda value: is_number(value) and value > 0, "greater than 0")
 LEAST, MOST = 1e-30, 1e30  # float32 holds these numbers and their inverses
 MODERATE = Rule(
     lambda value: not is_number(value) or LEAST <= value <= MOST, f"from {LEAST:g} to {MOST:g}"
+)
+MODERATE_OR_ZERO = Rule(
+    lambda value: not is_number(value) or value == 0 or LEAST <= abs(value) <= MOST,
+    f"0, or from {LEAST:g} to {MOST:g} in size",
 )
 FRACTION = Rule(lambda value: is_number(value) and 0 < value <= 1, "greater than 0 and at most 1")
 SHARE = Rule(lambda value: is_number(value) and 0 <= value < 1, "at least 0 and less than 1")

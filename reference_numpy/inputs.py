@@ -72,8 +72,7 @@ def embed_vjp(
         normed = normalization.norm_vjp(parameters[name], config, x_btd, cotangent=g_btd)
         gradients[name], g_btd = normed["parameters"], normed["x_btd"]
     name = table(config, side)
-    given = parameters[name], token, config.scale_embedding, config.round_embedding_scale
-    embedded = embedding.embedding_vjp(*given, cotangent=g_btd)
+    embedded = embedding.embedding_vjp(parameters[name], token, *_scale(config), cotangent=g_btd)
     gradients[name] = embedded["parameters"]
     if config.positions == "learned":
         name = f"{side}_position_embedding"
@@ -99,8 +98,7 @@ def summed(
     """`embedding(token) + position + segment`."""
     if segment_bt is not None and not (config.segments and side == "source"):
         checks.check_segments(0, segment_bt.shape, str(segment_bt.dtype), token.shape)
-    scale, rounded = config.scale_embedding, config.round_embedding_scale
-    x_btd = embedding.embedding(parameters[table(config, side)], token, scale, rounded)
+    x_btd = embedding.embedding(parameters[table(config, side)], token, *_scale(config))
     if config.positions == "learned":
         own, offset = parameters[f"{side}_position_embedding"], config.position_offset
         x_btd = x_btd + positional_encoding.position_embedding(own, position_bt, offset)
@@ -121,6 +119,10 @@ def segments(config: Config, token: Array, segment_bt: Array | None) -> Array:
     shapes = segment_bt.shape, str(segment_bt.dtype), token.shape
     checks.check_segments(config.segments, *shapes, *bounds(segment_bt))
     return segment_bt
+
+
+def _scale(config: Config) -> tuple[bool, bool, float]:
+    return config.scale_embedding, config.round_embedding_scale, config.embedding_multiplier
 
 
 def table(config: Config, side: str) -> str:

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 
-from . import attention, checks, dropout, feed_forward, normalization
+from . import arithmetic, attention, checks, dropout, experts, feed_forward, normalization
 from .arrays import Array, Gradients, Keep, Tree
 from .config import TransformerConfig as Config
 from .scores import Scores
@@ -20,6 +20,15 @@ def residual(
     """Applies a sub-layer by name, with its norms, dropout and residual connection."""
     y_btd = sublayer(residual_in(parameters, config, name, x_btd))
     return residual_out(parameters, config, name, x_btd, y_btd, keep)
+
+
+def branch(config: Config, y_btd: Array) -> Array:
+    """Multiplies a sub-layer's output, before it is added to x (Granite Team 2024)."""
+    if config.residual_multiplier == 1:
+        return y_btd
+    wide_btd = arithmetic.upcast_half(y_btd)
+    wide_btd = wide_btd * wide_btd.dtype.type(config.residual_multiplier)
+    return wide_btd.astype(y_btd.dtype, copy=False)
 
 
 def run(
@@ -155,7 +164,7 @@ def residual_out(
     keep_btd = dropout.part(keep, f"{name}_dropout")
     if of_output := config.output_norm(name):
         y_btd = normalization.norm(parameters[of_output], config, y_btd)
-    sum_btd = x_btd + dropout.dropout(y_btd, keep_btd, config.dropout_rate)
+    sum_btd = x_btd + branch(config, dropout.dropout(y_btd, keep_btd, config.dropout_rate))
     if config.norm_placement != "post":
         return sum_btd
     return normalization.norm(parameters[f"{name}_norm"], config, sum_btd)
@@ -175,9 +184,10 @@ def residual_out_vjp(
     keep_btd, rate = dropout.part(keep, f"{name}_dropout"), config.dropout_rate
     found: Gradients = {"norms": {}, "x_btd": cotangent}
     if config.norm_placement == "post":
-        sum_btd = x_btd + dropout.dropout(y_btd, keep_btd, rate)
+        sum_btd = x_btd + branch(config, dropout.dropout(y_btd, keep_btd, rate))
         found = _norm_vjp(parameters, config, f"{name}_norm", sum_btd, cotangent)
-    g_btd = dropout.dropout_vjp(y_btd, keep_btd, rate, cotangent=found["x_btd"])["x"]
+    g_btd = branch(config, found["x_btd"])
+    g_btd = dropout.dropout_vjp(y_btd, keep_btd, rate, cotangent=g_btd)["x"]
     if not (of_output := config.output_norm(name)):
         return found | {"y_btd": g_btd}
     inner = _norm_vjp(parameters, config, of_output, y_btd, g_btd)
@@ -215,10 +225,12 @@ def cross_attention(
 
 
 def network(parameters: Tree, config: Config, x_btd: Array, keep: Keep = None) -> Array:
-    """The feed-forward network, with the dropout mask of its hidden layer."""
+    """The feed-forward network, with the dropout mask of its hidden layer, or the experts."""
     own, rate = parameters["feed_forward"], config.hidden_dropout_rate
+    if "router" in own:
+        return experts.mixture_of_experts(own, config, x_btd)
     keep_btf = dropout.part(keep, "feed_forward", "hidden_dropout")
-    return feed_forward.feed_forward(own, x_btd, config.activation, keep_btf, rate)
+    return feed_forward.feed_forward(own, x_btd, config.activation, keep_btf, rate, config.gate)
 
 
 def _pairs(
@@ -240,8 +252,10 @@ def _pairs(
 
     def network_vjp(y_btd: Array, *, cotangent: Array) -> Gradients:
         own, rate = parameters["feed_forward"], config.hidden_dropout_rate
+        if "router" in own:
+            return experts.mixture_of_experts_vjp(own, config, y_btd, cotangent=cotangent)
         given = own, y_btd, config.activation, dropout.part(keep, "feed_forward", "hidden_dropout")
-        return feed_forward.feed_forward_vjp(*given, rate, cotangent=cotangent)
+        return feed_forward.feed_forward_vjp(*given, rate, config.gate, cotangent=cotangent)
 
     pairs: dict[str, Pair] = {}
     pairs["self_attention"] = (

@@ -37,7 +37,20 @@ Row = tuple[str, str, str]
 Table = tuple[Row, ...]
 _PART = re.compile(r"(\d)/(\d)")  # in native axes: part i of n
 # modules with canonical names and axes, with every optional bias and norm
-_FULL = preset("tiny", attention_bias=True, output_bias=True, gated_feed_forward=True)
+_FULL = preset(
+    "tiny",
+    attention_bias=True,
+    attention_sinks="all",
+    output_bias=True,
+    gated_feed_forward=True,
+    experts=1,
+    experts_per_token=1,
+    expert_width=1,
+    shared_width=1,
+    shared_gate=True,
+    router_bias=True,
+    selection_bias=True,
+)
 CANONICAL: Table = tuple(
     (name, name, letters)
     for component in (
@@ -46,6 +59,8 @@ CANONICAL: Table = tuple(
         "segment_embedding",
         "multi_head_attention",
         "feed_forward",
+        "mixture_of_experts",
+        "router",
         "layer_norm",
         "logits",
         "pooler",

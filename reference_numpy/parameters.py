@@ -97,9 +97,10 @@ def initial_value(
     scale: float,
 ) -> Array:
     if kind == "kernel":
+        own = shape[1:] if letters[0] == "x" else shape  # the kernel of one expert
         # Input axes: `h e` of the attention output `h e d`, otherwise the first.
-        fan_in = math.prod(shape[:-1] if letters[-1] == "d" else shape[:1])
-        limit = math.sqrt(6 / (fan_in + math.prod(shape) // fan_in))
+        fan_in = math.prod(own[:-1] if letters[-1] == "d" else own[:1])
+        limit = math.sqrt(6 / (fan_in + math.prod(own) // fan_in))
         return rng.uniform(-limit, limit, shape)
     if kind == "table":
         return rng.normal(0, width**-0.5, shape)
@@ -184,42 +185,67 @@ def _norm(config: Config) -> Names:
     return {"scale": "d"} | ({"offset": "d"} if config.norm_offset else {})
 
 
-def _multi_head_attention(config: Config) -> Names:
+def _multi_head_attention(config: Config, layer: int | None = 0) -> Names:
+    """layer: of the self-attention; None: cross-attention."""
     names = _biased(config.query_key_value_bias, _PROJECTIONS)
     if config.query_key_norm != "none":
         for name, heads in (("query_norm", "h"), ("key_norm", "g")):
             letters = "k" if config.query_key_norm == "head" else f"{heads} k"
             names |= _within(name, dict.fromkeys(_norm(config), letters))
+    names |= {"sink": "h"} if config.has_sink(layer) else {}
     output = {"output.kernel": "h e d", "output.bias": "d"}
     return names | _biased(config.attention_output_bias, output)
 
 
-def _feed_forward(config: Config) -> Names:
-    names = {"gate.kernel": "d f", "gate.bias": "f"} if config.gated_feed_forward else {}
-    names |= {"hidden.kernel": "d f", "hidden.bias": "f"}
-    names |= {"output.kernel": "f d", "output.bias": "d"}
-    return _biased(config.feed_forward_bias, names)
+def _feed_forward(config: Config, width: str = "f", of: str = "") -> Names:
+    """width: the axis of the hidden layer. of: an axis before all others, such as experts."""
+    names = {"gate.kernel": f"d {width}", "gate.bias": width} if config.gated_feed_forward else {}
+    names |= {"hidden.kernel": f"d {width}", "hidden.bias": width}
+    names |= {"output.kernel": f"{width} d", "output.bias": "d"}
+    named = _biased(config.feed_forward_bias, names)
+    return {name: f"{of} {letters}".strip() for name, letters in named.items()}
 
 
-def _sublayer(config: Config, part: str) -> Names:
-    component = "feed_forward" if part == "feed_forward" else "multi_head_attention"
-    names = _part(config, part, component) | _part(config, f"{part}_norm", "layer_norm")
+def _router(config: Config) -> Names:
+    if not config.experts:
+        return {}
+    names = _biased(config.router_bias, {"kernel": "d x", "bias": "x"})
+    return names | ({"selection_bias": "x"} if config.selection_bias else {})
+
+
+def _mixture_of_experts(config: Config) -> Names:
+    if not config.experts:
+        return {}
+    names = _part(config, "router") | _within("experts", _feed_forward(config, "m", of="x"))
+    if config.shared_width:
+        names |= _within("shared", _feed_forward(config, "w"))
+        names |= {"shared_gate.kernel": "d"} if config.shared_gate else {}
+    return names
+
+
+def _sublayer(config: Config, part: str, layer: int = 0) -> Names:
+    if part == "feed_forward":
+        mixed = config.has_experts(layer)
+        names = axes(config, "mixture_of_experts" if mixed else "feed_forward")
+    else:
+        names = _multi_head_attention(config, layer if part == "self_attention" else None)
+    names = _within(part, names) | _part(config, f"{part}_norm", "layer_norm")
     if config.norm_placement == "sandwich":
         names |= _part(config, f"{part}_output_norm", "layer_norm")
     return names
 
 
-def _layer(config: Config, crossing: bool = False) -> Names:
-    names = _sublayer(config, "self_attention")
+def _layer(config: Config, layer: int = 0, crossing: bool = False) -> Names:
+    names = _sublayer(config, "self_attention", layer)
     if crossing:
         names |= _sublayer(config, "cross_attention")
-    return names | _sublayer(config, "feed_forward")
+    return names | _sublayer(config, "feed_forward", layer)
 
 
-def _stack(config: Config, layers: int, layer: Names) -> Names:
+def _stack(config: Config, layers: int, crossing: bool = False) -> Names:
     names: Names = {}
     for index in range(layers):
-        names |= _within(f"layers.{index}", layer)
+        names |= _within(f"layers.{index}", _layer(config, index, crossing))
     return names | (_part(config, "final_norm", "layer_norm") if config.final_norm else {})
 
 
@@ -275,15 +301,17 @@ _COMPONENTS: dict[str, Callable[[Config], Names]] = {
     "logits": lambda config: _biased(config.output_bias, {"kernel": "d v", "bias": "v"}),
     "multi_head_attention": _multi_head_attention,
     "feed_forward": _feed_forward,
+    "router": _router,
+    "mixture_of_experts": _mixture_of_experts,
     "layer_norm": _norm,
     "rms_norm": _norm,
     "self_attention_sublayer": lambda config: _sublayer(config, "self_attention"),
     "cross_attention_sublayer": lambda config: _sublayer(config, "cross_attention"),
     "feed_forward_sublayer": lambda config: _sublayer(config, "feed_forward"),
     "encoder_layer": _layer,
-    "decoder_layer": lambda config: _layer(config, config.cross_attention),
-    "encoder": lambda config: _stack(config, config.encoder_layers, axes(config, "encoder_layer")),
-    "decoder": lambda config: _stack(config, config.decoder_layers, axes(config, "decoder_layer")),
+    "decoder_layer": lambda config: _layer(config, crossing=config.cross_attention),
+    "encoder": lambda config: _stack(config, config.encoder_layers),
+    "decoder": lambda config: _stack(config, config.decoder_layers, config.cross_attention),
     "token_encoder": lambda config: _embedded(config, "source") | _part(config, "encoder"),
     "token_decoder": _token_decoder,
     "pooler": lambda config: {"kernel": "d r", "bias": "r"},

@@ -1,5 +1,6 @@
 """Named configurations of published models and tutorials."""
 
+import math
 from typing import Any
 
 from .config import TransformerConfig
@@ -31,6 +32,7 @@ _PAPER_BASE = TransformerConfig(
     decoder_layers=6,
     scale_embedding=True,
     round_embedding_scale=False,
+    embedding_multiplier=1.0,
     share_embeddings=True,
     segments=0,
     embedding_norm=False,
@@ -52,16 +54,40 @@ _PAPER_BASE = TransformerConfig(
     query_key_norm="none",
     score_scale=None,
     score_cap=None,
+    attention_sinks="none",
     query_key_value_bias=False,
     attention_output_bias=False,
     activation="relu",
     gated_feed_forward=False,
     feed_forward_bias=True,
+    gate_limit=None,
+    hidden_offset=0.0,
+    experts=0,
+    experts_per_token=0,
+    expert_width=0,
+    expert_pattern=(True,),
+    expert_weighted="output",
+    shared_width=0,
+    shared_gate=False,
+    router_scores="softmax",
+    router_bias=False,
+    selection_bias=False,
+    router_normalize=True,
+    router_epsilon=0.0,
+    router_scale=1.0,
+    router_product_dtype="model",
+    router_score_dtype="float32",
+    router_weight_dtype="model",
+    router_groups=1,
+    router_groups_kept=1,
+    router_group_score="best",
+    router_group_mask="zero",
     norm="layer",
     norm_offset=True,
     norm_one_plus_scale=False,
     norm_cast_before_scale=False,
     norm_placement="post",
+    residual_multiplier=1.0,
     final_norm=False,
     epsilon=1e-6,
     tie_logits=True,
@@ -211,6 +237,24 @@ _GEMMA = _LLAMA_2.replace(
     value_size=256,
 )
 
+_MIXTRAL = _LLAMA_2.replace(
+    key_value_heads=8,
+    rotary_base=1000000.0,
+    experts=8,
+    experts_per_token=2,
+    expert_width=14336,
+    router_weight_dtype="float32",
+)
+_GPT_OSS_SCALING = RotaryScaling(
+    kind="yarn",
+    factor=32.0,
+    original_length=4096,
+    beta_fast=32.0,
+    beta_slow=1.0,
+    truncate=False,
+    attention_factor=0.1 * math.log(32) + 1,
+)
+
 PRESETS |= {
     "llama2_7b": _LLAMA_2,
     # Grattafiori et al. 2024, Llama 3.1 8B.
@@ -275,5 +319,39 @@ PRESETS |= {
         rotary_base=1000000.0,
         layer_pattern=("local", "local", "local", "local", "local", "global"),
         window=512,
+    ),
+    # Jiang et al. 2024, Mixtral 8x7B.
+    "mixtral_8x7b": _MIXTRAL,
+    # OpenAI 2025, gpt-oss 20B.
+    "gpt_oss_20b": _MIXTRAL.replace(
+        source_vocabulary=201088,
+        target_vocabulary=201088,
+        model_width=2880,
+        heads=64,
+        key_size=64,
+        value_size=64,
+        decoder_layers=24,
+        rotary_base=150000.0,
+        rotary_scaling=_GPT_OSS_SCALING,
+        local_rotary_base=150000.0,
+        local_rotary_scaling=_GPT_OSS_SCALING,
+        layer_pattern=("local", "global"),
+        window=128,
+        attention_sinks="all",
+        attention_bias=True,
+        activation="gelu_sigmoid",
+        feed_forward_bias=True,
+        gate_limit=7.0,
+        hidden_offset=1.0,
+        experts=32,
+        experts_per_token=4,
+        expert_width=2880,
+        router_scores="chosen_softmax",
+        router_bias=True,
+        router_normalize=False,
+        router_score_dtype="model",
+        router_weight_dtype="model",
+        norm_cast_before_scale=False,
+        epsilon=1e-5,
     ),
 }

@@ -110,6 +110,9 @@ def check(config: Config, mesh: Mesh) -> None:
             "key and value heads must be a multiple of the mesh's model axis, or divide it; "
             f"got g={sizes['g']}, model={parts}"
         )
+    if config.experts and parts > 1:
+        got = f"experts={config.experts}, model={parts}"
+        problems.append(f"models with experts need a model axis of 1; got {got}")
     if problems:
         raise ValueError("; ".join(problems))
 

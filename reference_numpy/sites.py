@@ -29,12 +29,14 @@ def shapes(config: Config, batch: int, source_length: int, target_length: int) -
             attended["cross_attention"] = source_length
         if layers:
             result[f"{stack}.embedding_dropout"] = x
-        for layer in (f"{stack}.layers.{index}" for index in range(layers)):
+        for index in range(layers):
+            layer = f"{stack}.layers.{index}"
             for attention, keys in attended.items():
                 result[f"{layer}.{attention}.weights_dropout"] = (batch, config.heads, length, keys)
                 result[f"{layer}.{attention}_dropout"] = x
-            hidden = (batch, length, config.feed_forward_width)
-            result[f"{layer}.feed_forward.hidden_dropout"] = hidden
+            if not config.has_experts(index):
+                hidden = (batch, length, config.feed_forward_width)
+                result[f"{layer}.feed_forward.hidden_dropout"] = hidden
             result[f"{layer}.feed_forward_dropout"] = x
     if config.classes:
         result["classifier_dropout"] = (batch, config.model_width)

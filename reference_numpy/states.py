@@ -54,8 +54,8 @@ def _stack(
     ) -> Array:
         seen_bhts, scores, rotation = attending
         heads = attention.project(own, config, y_btd, memory_bsd, rotation)
-        pair = heads.query_bthk, heads.key_bsgk
-        weights[name].append(attention.attention_weights(*pair, seen_bhts, scores))
+        given = heads.query_bthk, heads.key_bsgk, seen_bhts, scores, heads.sink_h
+        weights[name].append(attention.attention_weights(*given))
         return attention.multi_head_attention(own, config, y_btd, memory_bsd, attending)
 
     def layer(index: int, own: Tree, y_btd: Array) -> Array:

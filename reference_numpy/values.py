@@ -24,11 +24,15 @@ class Attending(NamedTuple):
 
 
 class Heads(NamedTuple):
-    """Queries, keys and values by head: h query heads share g key and value heads."""
+    """Queries, keys and values by head: h query heads share g key and value heads.
+
+    sink_h: the score of each head's sink (SINK); None: there is none.
+    """
 
     query_bthk: Array
     key_bsgk: Array
     value_bsge: Array
+    sink_h: Array | None = None
 
 
 class Drop(NamedTuple):

@@ -24,6 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import mutant_values
 import numpy as np
 from evidence import kept, write
 from expectations import all_by_id
@@ -167,7 +168,7 @@ def code(asked: Asked) -> Iterator[Change]:
 
 
 def _swapped(mutant: of_code.Mutant) -> AbstractContextManager[None]:
-    return of_code.swapped(mutant.function, mutant.codes[0]())
+    return of_code.swapped(mutant.function, mutant.code())
 
 
 def _in(by_case: Sequence[frozenset[int]], mutant: of_code.Mutant, index: int) -> bool:
@@ -176,7 +177,7 @@ def _in(by_case: Sequence[frozenset[int]], mutant: of_code.Mutant, index: int) -
 
 def _same(asked: Asked, mutant: of_code.Mutant) -> bool:
     """Whether no short case computes with what changes, or the values before and after are the same, as `compared` defines it."""
-    return any(_of_short(asked, mutant, changing) for changing in (of_code.compared, of_code.without))
+    return any(_of_short(asked, mutant, changing) for changing in (mutant_values.compared, mutant_values.without))
 
 
 def _of_short(asked: Asked, mutant: of_code.Mutant, changing: Callable[[of_code.Mutant], AbstractContextManager[list[bool]]]) -> bool:

@@ -17,7 +17,8 @@ from ..values import Heads, Mask
 
 __all__ = ["attend_by_head", "chunk_lengths", "in_chunks"]
 
-Weights = Callable[[jax.Array, jax.Array, jax.Array | None, Scores], jax.Array]
+Weights = Callable[[jax.Array, jax.Array, Mask, Scores, Mask], jax.Array]
+Beside = Callable[[jax.Array, Mask], tuple[jax.Array, Mask]]
 
 # Weights computed at once: about what fits a CPU's cache, or memory.
 MOST = {"cpu": 1 << 22, "default": 1 << 28}
@@ -37,7 +38,7 @@ def chunk_lengths(batch: int, heads: int, target: int, source: int) -> tuple[int
 def in_chunks(
     weights: Weights, heads: Heads, mask_bhts: Mask, scores: Scores, lengths: tuple[int, ...]
 ) -> jax.Array:
-    """`weights(query, key, mask, scores) value`, computed for some of the queries at a time.
+    """`weights(query, key, mask, scores, sink) value`, computed for some queries at a time.
 
     heads: as many value heads as query heads. lengths: see `chunk_lengths`; the platform is that of
     the arrays, or the one that the program is lowered for.
@@ -58,8 +59,8 @@ def _in_chunks_of(
     """
 
     def attention(heads: Heads, mask_bhts: Mask, scores: Scores) -> jax.Array:
-        query_bthk, key_bsgk, value_bshe = heads
-        weights_bhts = weights(query_bthk, key_bsgk, mask_bhts, scores)
+        query_bthk, key_bsgk, value_bshe, sink_h = heads
+        weights_bhts = weights(query_bthk, key_bsgk, mask_bhts, scores, sink_h)
         return einsum("bhts,bshe->bthe", weights_bhts, value_bshe)
 
     target, source = heads.query_bthk.shape[1], heads.key_bsgk.shape[1]
@@ -74,7 +75,7 @@ def _in_chunks_of(
         query_bchk = jax.lax.dynamic_slice_in_dim(heads.query_bthk, start, count, axis=1)
         key_brgk, value_brhe = (
             x if seen == source else jax.lax.dynamic_slice_in_dim(x, first, seen, axis=1)
-            for x in heads[1:]
+            for x in (heads.key_bsgk, heads.value_bsge)
         )
         mask_bhcr = _sliced(_sliced(mask_bhts, 2, start, count), 3, first, seen)
         last_c1 = last + jnp.arange(count)[:, None]
@@ -83,7 +84,8 @@ def _in_chunks_of(
             mask_bhcr = combine_masks(mask_bhcr, (key_r <= last_c1)[None, None])
         if window:
             mask_bhcr = combine_masks(mask_bhcr, (jnp.abs(key_r - last_c1) < window)[None, None])
-        return attention(Heads(query_bchk, key_brgk, value_brhe), mask_bhcr, inside)
+        rows = Heads(query_bchk, key_brgk, value_brhe, heads.sink_h)
+        return attention(rows, mask_bhcr, inside)
 
     if causal and not window and target <= UNROLLED * length:
         # Unrolled, each chunk reads only the keys up to its end.
@@ -125,11 +127,12 @@ def attend_by_head(
     value_bgse: jax.Array,
     mask_bhts: Mask = None,
     scores: Scores = Scores(),
+    beside_sink: Beside = lambda scores_bhts, mask_bhts: (scores_bhts, mask_bhts),
 ) -> jax.Array:
     """`scaled_dot_product_attention`, `b t h e`, of few queries over keys stored by head.
 
     Heads that share a key head are rows of one product, and each head reads contiguous memory. The
-    mask includes causality and window.
+    mask includes causality and window. beside_sink: appends the scores of the sinks, if any.
     """
     (batch, target, heads, size), (_, groups, source, _) = query_bthk.shape, key_bgsk.shape
     query_bgrk = query_bthk.swapaxes(1, 2).reshape(batch, groups, heads // groups * target, size)
@@ -139,6 +142,7 @@ def attend_by_head(
     if scores.cap is not None:
         scores_bgrs = soft_cap(scores_bgrs, scores.cap)
     scores_bhts = scores_bgrs.reshape(batch, heads, target, source)
-    weights_bhts = softmax(scores_bhts, mask_bhts).astype(query_bthk.dtype)
-    output_bgre = jnp.einsum("bgrs,bgse->bgre", weights_bhts.reshape(scores_bgrs.shape), value_bgse)
+    weights_bhts = softmax(*beside_sink(scores_bhts, mask_bhts))[..., :source]
+    weights_bgrs = weights_bhts.astype(query_bthk.dtype).reshape(scores_bgrs.shape)
+    output_bgre = jnp.einsum("bgrs,bgse->bgre", weights_bgrs, value_bgse)
     return output_bgre.reshape(batch, heads, target, value_bgse.shape[3]).swapaxes(1, 2)

@@ -44,8 +44,8 @@ def in_rows(attention: Callable[..., jax.Array]) -> Callable[..., jax.Array]:
         if not isinstance(mask, PaddedMask):
             return attention(module, heads, mask, *others)
         mask_bhts, query, key = mask
-        query_bthk, key_bsgk, value_bsge = heads
-        rows = Heads(pad(query_bthk, query), pad(key_bsgk, key), pad(value_bsge, key))
+        query_bthk, key_bsgk, value_bsge, sink_h = heads
+        rows = Heads(pad(query_bthk, query), pad(key_bsgk, key), pad(value_bsge, key), sink_h)
         return unpad(attention(module, rows, mask_bhts, *others), query)
 
     return call

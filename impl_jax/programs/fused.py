@@ -11,10 +11,10 @@ from flax.typing import Dtype
 from ..attention import MultiHeadAttention
 from ..cache import check_steps
 from ..embedding import Logits
-from ..feed_forward import FeedForward, activation
+from ..experts import MixtureOfExperts
+from ..feed_forward import FeedForward, gated
 from ..kernels.int8 import Int8Projection
 from ..kernels.projection import SMALL, FusedProjection
-from ..layers import DecoderLayer, EncoderLayer
 from ..projection import Projection
 from ..rotary import Rotation
 from ..transformer import Transformer
@@ -40,6 +40,7 @@ class FusedAttention(MultiHeadAttention):
         self.output = kind(attention.output, inputs=2)
         self.query_norm, self.key_norm = attention.query_norm, attention.key_norm
         self.weights_dropout, self.scores = attention.weights_dropout, attention.scores
+        self.sink = attention.sink
         self.width, self.rotary_layout = attention.width, attention.rotary_layout
 
     def queries(self, query_btd: jax.Array, rotation: Rotation | None = None) -> jax.Array:
@@ -61,7 +62,8 @@ class FusedAttention(MultiHeadAttention):
         query_bthk, key_btgk, value_btge = self.query_key_value.separate(query_btd)
         query_bthk = self.query_key_norm(query_bthk, self.query_norm, rotation)
         key_btgk = self.query_key_norm(key_btgk, self.key_norm, rotation)
-        return Heads(query_bthk, key_btgk, value_btge)
+        sink_h = None if self.sink is None else self.sink[...]
+        return Heads(query_bthk, key_btgk, value_btge, sink_h)
 
 
 class FusedFeedForward(FeedForward):
@@ -74,10 +76,11 @@ class FusedFeedForward(FeedForward):
         self.output = kind(feed_forward.output)
         self.hidden_dropout = feed_forward.hidden_dropout
         self.activation_name, self.width = feed_forward.activation_name, feed_forward.width
+        self.gating = feed_forward.gating
 
     def active(self, x_btd: jax.Array) -> jax.Array:
         gate_btf, hidden_btf = self.gate_hidden.separate(x_btd)
-        return activation(gate_btf, self.activation_name) * hidden_btf
+        return gated(gate_btf, hidden_btf, self.activation_name, self.gating)
 
 
 class FusedLogits(Logits):
@@ -99,7 +102,8 @@ def fused(model: Transformer, dtype: Dtype | None = None) -> Transformer:
     """Copies the model, in eval mode, for whole passes, steps and searches; returns such copies.
 
     dtype: of weights and computation; default, the model's. int8: projections are int8, the rest is
-    float32 (INT8). Raises ValueError as `check_steps` does, and on a dtype for such a copy.
+    float32 (INT8). Raises ValueError as `check_steps` does, on a dtype for such a copy, and on int8
+    for a model with experts.
     """
     model.config.need_decoder()
     if hasattr(model, "is_fused"):
@@ -111,6 +115,8 @@ def fused(model: Transformer, dtype: Dtype | None = None) -> Transformer:
         return model
     kind: Kind = FusedProjection
     if dtype is not None and jnp.dtype(dtype) == jnp.int8:
+        if model.config.experts:
+            raise ValueError(f"int8 needs a model without experts; got {model.config.experts}")
         kind, dtype = Int8Projection, jnp.float32
     if dtype is not None and not jnp.issubdtype(dtype, jnp.floating):
         raise ValueError(f"dtype must be floating or int8; got {jnp.dtype(dtype)}")
@@ -131,7 +137,7 @@ def fused(model: Transformer, dtype: Dtype | None = None) -> Transformer:
     return copy
 
 
-def _fuse_layer(layer: EncoderLayer | DecoderLayer, kind: Kind, of_itself: bool) -> None:
+def _fuse_layer(layer: nnx.Module, kind: Kind, of_itself: bool) -> None:
     """Fuses projections. of_itself: fuses query, key and value of self-attention into one."""
     for name in ("self_attention", "cross_attention"):
         attention = getattr(layer, name, None)
@@ -140,11 +146,13 @@ def _fuse_layer(layer: EncoderLayer | DecoderLayer, kind: Kind, of_itself: bool)
         ):
             whole = of_itself and name == "self_attention"
             setattr(layer, name, FusedAttention(attention, whole, kind))
-    feed_forward = getattr(layer, "feed_forward", None)
+    feed_forward, name = getattr(layer, "feed_forward", None), "feed_forward"
+    if isinstance(feed_forward, MixtureOfExperts):  # of which a step reads only the chosen
+        layer, feed_forward, name = feed_forward, feed_forward.shared, "shared"
     if type(feed_forward) is not FeedForward:
         return
     if _are_affine(feed_forward.gate, feed_forward.hidden, feed_forward.output):
-        layer.feed_forward = FusedFeedForward(feed_forward, kind)
+        setattr(layer, name, FusedFeedForward(feed_forward, kind))
         return
     for name in ("gate", "hidden", "output"):
         if _are_affine(part := getattr(feed_forward, name)):

@@ -14,7 +14,7 @@ from reference_numpy import checks
 
 from .. import cache as plain
 from .. import mask
-from ..attention import MultiHeadAttention
+from ..attention import MultiHeadAttention, beside_sink
 from ..framework import is_traced
 from ..inputs import embed
 from ..kernels.attention import attend_by_head
@@ -153,8 +153,9 @@ def read(
 
 def _attend(attention: MultiHeadAttention, heads: Heads, mask_bhts: Mask) -> jax.Array:
     """Applies `attention.attend` to keys and values of a Room."""
-    query_bthk, key_bgsk, value_bgse = heads
-    output_bthe = attend_by_head(query_bthk, key_bgsk, value_bgse, mask_bhts, attention.scores)
+    query_bthk, key_bgsk, value_bgse, sink_h = heads
+    given = query_bthk, key_bgsk, value_bgse, mask_bhts, attention.scores
+    output_bthe = attend_by_head(*given, functools.partial(beside_sink, sink_h=sink_h))
     return attention.output(output_bthe)
 
 

@@ -85,7 +85,7 @@ def in_chunks(
     The backward pass recomputes the weights. With a window, a chunk reads only the keys n that its
     queries may attend to.
     """
-    query_bthk, key_bsgk, value_bsge = heads
+    query_bthk, key_bsgk, value_bsge, sink_h = heads
     source, window = key_bsgk.shape[1], scores.window
     length = chunk_length(query_bthk, source)
     if length is None:
@@ -111,16 +111,19 @@ def in_chunks(
             mask_bhcn = mask.combine_masks(mask_bhcn, near_cn[tf.newaxis, tf.newaxis])
 
         @tf.recompute_grad
-        def attended(
-            query_bchk: tf.Tensor, key_bngk: tf.Tensor, value_bnge: tf.Tensor, *added: tf.Tensor
-        ) -> tf.Tensor:
-            near = Heads(query_bchk, key_bngk, value_bnge)
-            return attention(near, added[0] if added else mask_bhcn, within)
+        def attended(*given: tf.Tensor) -> tf.Tensor:
+            own = dict(zip(tensors, given, strict=True))
+            added_bhcn = own.pop("mask_bhts", mask_bhcn)
+            return attention(Heads(**own), added_bhcn, within)
 
-        near = (_part(x, 1, first, keys) for x in (key_bsgk, value_bsge))
         # Tensors with a gradient must be arguments.
-        added = () if mask_bhcn is None or mask_bhcn.dtype == tf.bool else (mask_bhcn,)
-        return attended(_part(query_bthk, 1, start, count), *near, *added)
+        key_bngk, value_bnge = (_part(x, 1, first, keys) for x in (key_bsgk, value_bsge))
+        query_bchk = _part(query_bthk, 1, start, count)
+        tensors = Heads(query_bchk, key_bngk, value_bnge, sink_h)._asdict()
+        if mask_bhcn is not None and mask_bhcn.dtype != tf.bool:
+            tensors["mask_bhts"] = mask_bhcn
+        tensors = {name: tf.convert_to_tensor(x) for name, x in tensors.items() if x is not None}
+        return attended(*tensors.values())
 
     whole = target - target % length
     output_nbche = tf.map_fn(

@@ -60,7 +60,7 @@ class FusedAttention(MultiHeadAttention):
         query_bthk, key_btgk, value_btge = self.query_key_value.separate(query_btd)
         query_bthk = self.query_key_norm(query_bthk, self.query_norm, rotation)
         key_btgk = self.query_key_norm(key_btgk, self.key_norm, rotation)
-        return Heads(query_bthk, key_btgk, value_btge)
+        return Heads(query_bthk, key_btgk, value_btge, self.sink)
 
     def keys_and_values(
         self, memory_bsd: tf.Tensor, rotation: Rotation | None = None
@@ -100,8 +100,8 @@ def fused(model: Transformer, dtype: str | None = None) -> Transformer:
     """Copies the model for whole passes, steps and searches.
 
     dtype: of weights and computation; default, the model's. int8: projections are int8, the rest is
-    float32 (INT8). Raises ValueError without a decoder, and on layers of other classes, which the
-    copy would lack.
+    float32 (INT8). Raises ValueError without a decoder, on layers of other classes, which the copy
+    would lack, and on int8 with experts.
     """
     model.config.need_decoder()
     if others := other_layers(model):
@@ -111,6 +111,8 @@ def fused(model: Transformer, dtype: str | None = None) -> Transformer:
             f"call; got {found}"
         )
     if int8 := dtype is not None and tf.as_dtype(dtype) == tf.int8:
+        if model.config.experts:
+            raise ValueError(f"int8 needs a model without experts; got {model.config.experts}")
         dtype = "float32"
     if dtype is not None and not tf.as_dtype(dtype).is_floating:
         raise ValueError(f"dtype must be floating or int8; got {tf.as_dtype(dtype).name}")
@@ -121,7 +123,7 @@ def fused(model: Transformer, dtype: str | None = None) -> Transformer:
         layer.self_attention = FusedAttention(layer.self_attention, of_itself, **options)
         if of_itself and config.cross_attention:
             layer.cross_attention = FusedAttention(layer.cross_attention, False, **options)
-        if config.gated_feed_forward:
+        if config.gated_feed_forward and not config.has_experts(layer.layer):
             layer.feed_forward = FusedFeedForward(config, **options, name="feed_forward")
         if int8:
             _to_int8(layer.feed_forward, "hidden", "output_projection")

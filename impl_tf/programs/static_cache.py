@@ -243,9 +243,11 @@ def _places(token_k: tf.Tensor, width: int) -> tf.Tensor:
 
 def _attend(attention: MultiHeadAttention, heads: Heads, mask_bhts: tf.Tensor | None) -> tf.Tensor:
     """Applies `attend_by_mask` to keys and values in cache order; XLA cancels the transposes."""
-    query_bthk, key_bgks, value_bgse = heads
-    key_bsgk = tf.transpose(key_bgks, [0, 3, 1, 2])
-    by_position = Heads(query_bthk, key_bsgk, tf.transpose(value_bgse, [0, 2, 1, 3]))
+    query_bthk, key_bgks, value_bgse, sink_h = heads
+    key_bsgk, value_bsge = (
+        tf.transpose(x, axes) for x, axes in ((key_bgks, [0, 3, 1, 2]), (value_bgse, [0, 2, 1, 3]))
+    )
+    by_position = Heads(query_bthk, key_bsgk, value_bsge, sink_h)
     return attend_by_mask(attention, by_position, mask_bhts)
 
 

@@ -135,7 +135,8 @@ class Steps:
         with tf.GradientTape() as tape:
             smoothing, keep = self._recipe.smoothing, canonical.nest(keep)
             value = self._objective(source, target, smoothing, total, keep)
-        gradients = tape.gradient(value, self._model.trainable_variables)
+        own = [variable.value for variable in self._model.trainable_variables]
+        gradients = tape.gradient(value, own, unconnected_gradients=tf.UnconnectedGradients.ZERO)
         return value, [tf.convert_to_tensor(gradient) for gradient in gradients]
 
     def _summed_and_applied(self, found: tuple[Rows, list[Rows]]) -> Rows:

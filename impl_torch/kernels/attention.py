@@ -12,16 +12,20 @@ from ..values import Heads
 
 __all__ = ["sdpa"]
 
+MORE = 8  # features added to the heads for a sink
+
 
 def sdpa(heads: Heads, mask_bhts: Tensor | None, scores: Scores, rate: float) -> Tensor:
     """`softmax(query key^T / sqrt(k) + mask) value` by `F.scaled_dot_product_attention`: `b t h e`.
 
     Scores have no cap. rate: dropout of the weights. Fully masked rows are zeroed here (EMPTY),
-    unless every eligible kernel is known to return 0.
+    unless every eligible kernel is known to return 0, or there is a sink, which is never masked.
     """
-    query_bthk, key_bsgk, value_bsge = heads
-    (batch, target, count, _), source = query_bthk.shape, key_bsgk.shape[1]
+    query_bthk, key_bsgk, value_bsge, sink_h = heads
+    (batch, target, count, key_size), source = query_bthk.shape, key_bsgk.shape[1]
     device = query_bthk.device
+    if sink_h is not None:
+        checks.check_sink(sink_h.shape, count)
     if mask_bhts is not None:
         kind, shape = precision.dtype_name(mask_bhts.dtype), (batch, count, target, source)
         checks.check_attention_mask(mask_bhts.shape, kind, shape)
@@ -37,22 +41,61 @@ def sdpa(heads: Heads, mask_bhts: Tensor | None, scores: Scores, rate: float) ->
     triangle = scores.causal and mask_bhts is None and framework.same_size(target, source)
     if scores.causal and not triangle and not framework.fits(target, 1):
         mask_bhts = mask.combine_masks(mask_bhts, mask.causal_mask(target, source, device))
+    if sink_h is not None:
+        heads, mask_bhts = _beside_sink(heads, sink_h, mask_bhts, scores, triangle)
+        output_bthe = _attended(heads, mask_bhts, scores.factor(key_size), rate, triangle)
+        return output_bthe[:, int(triangle) :, :, : value_bsge.shape[3]]
     present_bht1 = None
     if mask_bhts is not None and not _zeroes_empty_rows(query_bthk):
         mask_bhts, present_bht1 = _fill_empty_rows(mask_bhts)
+    output_bthe = _attended(heads, mask_bhts, scores.scale, rate, triangle)
+    if present_bht1 is not None:
+        output_bthe = output_bthe.masked_fill(~present_bht1.transpose(1, 2), 0)
+    return output_bthe
+
+
+def _attended(
+    heads: Heads, mask_bhts: Tensor | None, scale: float | None, rate: float, triangle: bool
+) -> Tensor:
+    """Calls the kernel: `b t h e`."""
+    query_bhtk, key_bgsk, value_bgse = (x.transpose(1, 2) for x in heads[:3])
     output_bhte = F.scaled_dot_product_attention(
-        query_bthk.transpose(1, 2),
-        key_bsgk.transpose(1, 2),
-        value_bsge.transpose(1, 2),
+        query_bhtk,
+        key_bgsk,
+        value_bgse,
         attn_mask=mask_bhts,
         dropout_p=rate,
         is_causal=triangle,
-        scale=scores.scale,
-        enable_gqa=not framework.same_size(query_bthk.shape[2], key_bsgk.shape[2]),
+        scale=scale,
+        enable_gqa=not framework.same_size(query_bhtk.shape[1], key_bgsk.shape[1]),
     )
-    if present_bht1 is not None:
-        output_bhte = output_bhte.masked_fill(~present_bht1, 0)
     return output_bhte.transpose(1, 2)
+
+
+def _beside_sink(
+    heads: Heads, sink_h: Tensor, mask_bhts: Tensor | None, scores: Scores, triangle: bool
+) -> tuple[Heads, Tensor | None]:
+    """Prepends a key without a value, whose score is the sink of each head; if the kernel masks a
+    triangle, also a query, which only sees that key.
+
+    Further features of queries and keys hold the sinks: two, since half precision rounds, padded to
+    a size that all kernels accept.
+    """
+    query_bthk, key_bsgk, value_bsge, _ = heads
+    (batch, target, count, size), (_, source, groups, _) = query_bthk.shape, key_bsgk.shape
+    wide_h = precision.upcast_half(sink_h) / scores.factor(size)
+    high_h = wide_h.to(query_bthk.dtype)
+    of_sink_hk = torch.stack([high_h, (wide_h - high_h).to(high_h.dtype)], dim=1)
+    of_sink_hk = F.pad(of_sink_hk, (0, MORE - 2)).expand(batch, target, count, MORE)
+    query_bthk = torch.cat([query_bthk, of_sink_hk], dim=3)
+    if triangle:
+        query_bthk = F.pad(query_bthk, (0, 0, 0, 0, 1, 0))
+    sink_b1gk = F.pad(key_bsgk.new_ones(batch, 1, groups, MORE), (size, 0))
+    key_bsgk = torch.cat([sink_b1gk, F.pad(key_bsgk, (0, MORE))], dim=1)
+    if mask_bhts is not None:
+        value = True if mask_bhts.dtype == torch.bool else 0.0
+        mask_bhts = F.pad(mask_bhts.expand(*mask_bhts.shape[:3], source), (1, 0), value=value)
+    return Heads(query_bthk, key_bsgk, F.pad(value_bsge, (0, MORE, 0, 0, 1, 0))), mask_bhts
 
 
 def _zeroes_empty_rows(query_bthk: Tensor) -> bool:

@@ -15,11 +15,11 @@ from reference_numpy import checks
 
 from ..attention import MultiHeadAttention
 from ..embedding import Logits, scaled_and_capped
-from ..feed_forward import FeedForward, activation
+from ..experts import MixtureOfExperts
+from ..feed_forward import FeedForward, gated
 from ..framework import is_changed, is_sharded
 from ..kernels.int8 import Int8Projection, check_int8
 from ..kernels.projection import FusedProjection
-from ..layers import Layer
 from ..projection import Projection
 from ..rotary import Rotation
 from ..transformer import Transformer
@@ -44,7 +44,7 @@ class FusedAttention(MultiHeadAttention):
         self.key_size, self.value_size = attention.key_size, attention.value_size
         self.config, self.scores, self.of_itself = attention.config, attention.scores, of_itself
         self.query_norm, self.key_norm = attention.query_norm, attention.key_norm
-        self.weights_dropout = attention.weights_dropout
+        self.weights_dropout, self.sink = attention.weights_dropout, attention.sink
         self.output: Any = kind(attention.output)
         if of_itself:
             self.query_key_value = kind(attention.query, attention.key, attention.value)
@@ -71,6 +71,7 @@ class FusedAttention(MultiHeadAttention):
             self.query_key_norm(query, self.query_norm, rotation),
             self.query_key_norm(key, self.key_norm, rotation),
             value.unflatten(-1, (-1, self.value_size)),
+            self.sink,
         )
 
 
@@ -80,13 +81,14 @@ class FusedFeedForward(FeedForward):
     def __init__(self, network: Any, kind: Kind = FusedProjection) -> None:
         nn.Module.__init__(self)
         self.activation_name, self.width = network.activation_name, network.width
+        self.gating = network.gating
         self.gate_hidden = kind(network.gate, network.hidden)
         self.output, self.hidden_dropout = network.output, network.hidden_dropout
 
     def forward(self, x_btd: Tensor, keep_btf: Tensor | None = None) -> Tensor:
         checks.check_features("x", x_btd.shape, self.width)
         gate_btf, hidden_btf = self.gate_hidden(x_btd).split(self.gate_hidden.sizes, dim=-1)
-        active_btf = activation(gate_btf, self.activation_name) * hidden_btf
+        active_btf = gated(gate_btf, hidden_btf, self.activation_name, self.gating)
         return self.output(self.hidden_dropout(active_btf, keep_btf))
 
 
@@ -129,9 +131,17 @@ def fused(model: Transformer, dtype: Dtype | None = None) -> Transformer:
     computed = [x for x in held if isinstance(x, Tensor) and not x.is_leaf]
     result: Any = copy.deepcopy(model, {id(x): x.detach().clone() for x in computed})
     result.eval().requires_grad_(False).to(dtype=dtype)
+    mixed = [module for module in result.modules() if isinstance(module, MixtureOfExperts)]
+    if mixed and kind is Int8Projection:
+        raise ValueError(
+            f"dtype int8 needs a model without experts; got experts={model.config.experts}"
+        )
+    for module in mixed:
+        module.experts.in_process = True
+        _fuse_feed_forward(module, "shared", kind)
     for layer in result.encoder.layers if model.config.encoder_layers else ():
         _fuse_parts(layer.self_attention, kind)
-        _fuse_feed_forward(layer, kind)
+        _fuse_feed_forward(layer, "feed_forward", kind)
     if not model.config.decoder_layers:
         return result
     for layer in result.decoder.layers:
@@ -140,7 +150,7 @@ def fused(model: Transformer, dtype: Dtype | None = None) -> Transformer:
             own = type(attention) is MultiHeadAttention and _is_affine(attention.output)
             if own and _joins(attention, "query", "key", "value"):
                 setattr(layer, name, FusedAttention(attention, name == "self_attention", kind))
-        _fuse_feed_forward(layer, kind)
+        _fuse_feed_forward(layer, "feed_forward", kind)
     config = model.config
     if _is_affine(result.logits) and (config.logit_scale, config.logit_cap) != (1, None):
         result.logits = FusedLogits(result.logits, kind)
@@ -155,11 +165,11 @@ def _joins(module: nn.Module, *names: str) -> bool:
     return alike and not is_changed(module)
 
 
-def _fuse_feed_forward(layer: Layer, kind: Kind) -> None:
-    network = layer.feed_forward
+def _fuse_feed_forward(owner: nn.Module, name: str, kind: Kind) -> None:
+    network = getattr(owner, name)
     if type(network) is FeedForward and _joins(network, "gate", "hidden"):
-        layer.feed_forward = FusedFeedForward(network, kind)
-    _fuse_parts(layer.feed_forward, kind)
+        setattr(owner, name, FusedFeedForward(network, kind))
+    _fuse_parts(getattr(owner, name), kind)
 
 
 def _fuse_parts(module: nn.Module, kind: Kind) -> None:

@@ -108,6 +108,8 @@ def _mark_inputs(sizes: Mapping[int, int], module: nn.Module, devices: DeviceMes
     module.register_forward_pre_hook(before, with_kwargs=True)
     if isinstance(module, MultiHeadAttention):
         _gather_weights(sizes[1], module, devices)
+        if module.sink is not None:
+            _split_sink(module, devices)
 
 
 def _gather_weights(heads: int, module: Any, devices: DeviceMesh) -> None:
@@ -121,6 +123,18 @@ def _gather_weights(heads: int, module: Any, devices: DeviceMesh) -> None:
         return whole.full_tensor(), mean_bthe
 
     module.weights = weights
+
+
+def _split_sink(module: Any, devices: DeviceMesh) -> None:
+    """Splits the sinks of an attention over its heads."""
+    sink = distribute_tensor(module.sink, devices, [Shard(0)], src_data_rank=None)
+    module.sink, project = nn.Parameter(sink), module.project
+
+    def own(*given: Any) -> Heads:
+        query_bthk, key_bsgk, value_bsge, sink_h = project(*given)
+        return Heads(query_bthk, key_bsgk, value_bsge, sink_h.to_local())
+
+    module.project = own
 
 
 def _split_table(module: Any, devices: DeviceMesh) -> None:

@@ -16,13 +16,18 @@ from ..judge.expectation.components import answer, model_of
 # axis -> its size, as a field of the config
 _SIZES = {
     "d": "model_width", "r": "model_width", "h": "heads", "g": "key_value_heads", "k": "key_size", "e": "value_size",
-    "f": "feed_forward_width", "p": "max_positions + position_offset", "a": "segments", "c": "classes",
+    "f": "feed_forward_width", "x": "experts", "m": "expert_width", "w": "shared_width", "p": "max_positions + position_offset",
+    "a": "segments", "c": "classes",
 }  # fmt: skip
 # models that together have every parameter, and for each condition a change that removes some
 _WHOLE = preset(
     "tiny", source_vocabulary=102, share_embeddings=False, tie_logits=False, attention_bias=True, output_bias=True, final_norm=True,
     embedding_norm=True, positions="learned", max_positions=9, segments=2, gated_feed_forward=True, query_key_norm="head",
     norm_placement="sandwich",
+)  # fmt: skip
+_MIXED = _WHOLE.replace(
+    experts=4, experts_per_token=2, expert_width=5, shared_width=7, shared_gate=True, router_bias=True, selection_bias=True,
+    attention_sinks="all",
 )  # fmt: skip
 _ENCODER = _WHOLE.replace(decoder_layers=0, pooler=True, classes=3, masked_language_head=True)
 _WITHOUT: dict[str, dict[str, Any]] = {
@@ -31,6 +36,12 @@ _WITHOUT: dict[str, dict[str, Any]] = {
     "with feed_forward_bias": {"feed_forward_bias": False},
     "with gated_feed_forward": {"gated_feed_forward": False},
     'unless query_key_norm "none"': {"query_key_norm": "none"},
+    "with experts": {"experts": 0},
+    "with shared_width": {"shared_width": 0},
+    "with shared_gate": {"shared_gate": False},
+    "with router_bias": {"router_bias": False},
+    "with selection_bias": {"selection_bias": False},
+    'unless attention_sinks "none"': {"attention_sinks": "none"},
     "with norm_offset": {"norm_offset": False},
     'with norm_placement "sandwich"': {"norm_placement": "pre"},
     "with output_bias": {"output_bias": False},
@@ -55,7 +66,7 @@ def parameter_lines(component: str) -> Iterator[str]:
     """
     model = model_of(component)
     found: dict[str, tuple[str, str, str]] = {}
-    for config in (_ENCODER,) if is_encoder_alone(component) else (_WHOLE, _ENCODER):
+    for config in (_ENCODER,) if is_encoder_alone(component) else (_WHOLE, _MIXED, _ENCODER):
         whole = _axes(config, model)
         if whole is None:
             return

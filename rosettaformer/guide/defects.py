@@ -38,6 +38,7 @@ FAMILIES = {
     "INI": "Initial weights",
     "LOS": "Losses",
     "MHA": "Attention heads and projections",
+    "MOE": "Mixtures of experts",
     "NRM": "Norms and their placement",
     "OPT": "Optimizer and schedule",
     "OUT": "Model output",
@@ -50,6 +51,7 @@ FAMILIES = {
     "RSC": "RoPE scaling",
     "SEG": "Segments",
     "SEQ": "Shifted and reversed sequences",
+    "SNK": "Attention sinks",
     "STR": "Structure of the stacks",
     "WIN": "Sliding windows",
 }

@@ -97,6 +97,10 @@ class Case:
             mode=mode,
         )
 
+    def given(self, inputs: Mapping[str, Any]) -> "Case":
+        """Returns the case with these inputs instead of its own."""
+        return dataclasses.replace(self, inputs={**self.inputs, **inputs})
+
     @property
     def real_bt(self) -> np.ndarray | None:
         """The mask of the target's (else the source's) real tokens; None if all are real."""

@@ -8,6 +8,7 @@ import numpy as np
 
 from .compare import compare, heat_map, relative_error
 from .expectation.components import VJP
+from .expectation.other_experts import ROUTED
 from .expectation.tolerance import Expectation
 from .status import Kind, Status
 
@@ -24,7 +25,8 @@ class Result:
     for a failure. heat: |error| / allowed around `worst`, for a failure with the right shape.
     incomparable: the outputs that cannot be compared, with the reasons; the status is about the
     others. seconds: how long the port took to answer. mesh: the mesh it ran on; empty for one
-    device. beyond: with a lower expected precision, the error in units of the dtype's own
+    device. decisions, undecided, wrong: of the routers: how many there are, how many rounding may
+    change, and how many are wrong, if the port returns them. beyond: with a lower expected precision, the error in units of the dtype's own
     tolerance.
     """
 
@@ -47,6 +49,9 @@ class Result:
     heat: list[list[float]] | None = None
     seconds: float = 0.0
     mesh: str = ""
+    decisions: int = 0
+    undecided: int = 0
+    wrong: int = 0
     beyond: float = float("nan")
     incomparable: dict[str, str] = field(default_factory=dict)
 
@@ -85,6 +90,7 @@ def judge(row: dict[str, Any], kind: str, answer: Any, expected: Expected) -> Re
         message = of_pair(row["component"], "weights" in expected, answer) or _names([*expected], [*answer])
         return Result(**row, status=Status.DIFFERS, message=message)
     comparisons = {name: compare(expected[name], answer[name]) for name in expected}
+    row = row | _routing(row["component"], expected, answer)
     incomparable = {name: comparison.incomparable for name, comparison in comparisons.items() if comparison.incomparable}
     judged = {name: comparison for name, comparison in comparisons.items() if name not in incomparable}
     if not judged:
@@ -122,6 +128,14 @@ def judge(row: dict[str, Any], kind: str, answer: Any, expected: Expected) -> Re
         heat=heat,
         incomparable=incomparable,
     )
+
+
+def _routing(component: str, expected: Expected, answer: Mapping[str, np.ndarray]) -> dict[str, int]:
+    """Returns the numbers of decisions of routers, if any: all, undecided, and wrong."""
+    found = {"decisions": max(one.decisions for one in expected.values()), "undecided": max(one.undecided for one in expected.values())}
+    if component == ROUTED and answer["output"].shape == expected["output"].reference.shape:
+        found["wrong"] = int((answer["output"] != expected["output"].reference).any(axis=-1).sum())
+    return found if found["decisions"] else {}
 
 
 def _reasons(incomparable: Mapping[str, str]) -> str:

@@ -140,7 +140,7 @@ class _Plan:
 
     def followed(self, question: Question, expected: Expected, answer: Any) -> Expected:
         """Returns the expectation for a port that gave this answer."""
-        if question.case.component not in SEARCHES:
+        if question.case.component not in SEARCHES and not any(one.undecided for one in expected.values()):
             return expected
         return self.reference.submit(followed, question, expected, answer).result()
 

@@ -114,5 +114,5 @@ def test_what_is_left_out_is_named_by_its_part_and_the_rest_is_judged(tmp_path: 
     edit(tmp_path, quantization_config={"bits": 8})
     with pytest.raises(CheckpointError, match="quantization_config"):
         checkpoints.load(tmp_path)
-    edit(tmp_path, quantization_config=..., text_config={"model_type": "mixtral"}, model_type="llava")
+    edit(tmp_path, quantization_config=..., text_config={"model_type": "phimoe"}, model_type="llava")
     assert invoke("inspect", tmp_path).code == 2

@@ -3,6 +3,7 @@ the dtype allows. Windows and original rotary lengths are shorter than the text;
 """
 
 import contextlib
+import copy
 import dataclasses
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,6 +17,7 @@ from decoder_folders import (
     FIRST,
     GEMMAS,
     KINDS,
+    MIXTURES,
     all_in_float64,
     drawn,
     entries_by_field,
@@ -37,6 +39,7 @@ pytest.importorskip("transformers", reason="transformers is not installed")
 torch = pytest.importorskip("torch")
 
 LENGTH, WINDOW, ORIGINAL = 700, 100, 256
+DENSE = [family for family in KINDS if family not in MIXTURES]  # in half precision a rounding may choose another expert
 PLAIN = {"rope_type": "default", "rope_theta": 1e4}
 ROPES: dict[str, dict[str, Any]] = {
     "llama": {"rope_type": "llama3", "factor": 4.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0},
@@ -61,7 +64,7 @@ def lengthy(family: str) -> Drawn:
     }  # fmt: skip
     settings = model.settings | {names[field]: size for field, size in sizes.items() if field in names} | {"max_position_embeddings": 1024}
     if "rotary_base" in names:
-        settings["rope_parameters"] = ROPES.get(family, PLAIN)
+        settings["rope_parameters"] = copy.deepcopy(ROPES.get(family, PLAIN))  # the library adds to it
     if family in ROPES and family not in BY_LAYER_TYPE:
         settings["rope_parameters"] = {"rope_theta": 1e4, "original_max_position_embeddings": ORIGINAL, **ROPES[family]}
     windows = {"sliding_window": WINDOW, "window_size": WINDOW, "max_window_layers": 1}
@@ -85,7 +88,8 @@ def rmse(error: np.ndarray) -> float:
     ("family", "dtype", "names"),
     [conformance("gemma2", "float64", ("torch",))]
     + [conformance((family, "float64", FOUR)) if family in FIRST else conformance((family, "float64", FOUR[:2])) for family in KINDS]
-    + [conformance(family, dtype, FOUR) for family in KINDS for dtype in ("float32", "bfloat16")],
+    + [conformance(family, "float32", FOUR) for family in KINDS]
+    + [conformance(family, "bfloat16", FOUR) for family in DENSE],
     ids=str,
 )
 def test_a_long_text_gives_the_librarys_numbers(tmp_path: Path, family: str, dtype: str, names: tuple[str, ...]) -> None:
@@ -140,7 +144,7 @@ def products_rounded() -> Iterator[None]:
     ("family", "name"),
     [("gemma2", "numpy")]
     + [conformance((family, name)) for family in FIRST for name in FOUR if (family, name) != ("gemma2", "numpy")]
-    + [conformance((family, "numpy")) for family in KINDS if family not in FIRST and FAMILIES[family].fixed["norm"] == "rms"],
+    + [conformance((family, "numpy")) for family in DENSE if family not in FIRST and FAMILIES[family].fixed["norm"] == "rms"],
 )
 def test_a_decoder_rounds_where_the_library_does(tmp_path: Path, family: str, name: str) -> None:
     """In bfloat16, hidden states match the library's nearly bit for bit, except rotation, attention logits and biases, whose sum a kernel

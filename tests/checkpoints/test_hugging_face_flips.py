@@ -19,7 +19,7 @@ transformers = pytest.importorskip("transformers", reason="transformers is not i
 torch = pytest.importorskip("torch")
 
 SIZES = {"target_vocabulary": 31, "model_width": 24, "decoder_layers": 3, "key_value_heads": 2, "heads": 4, "feed_forward_width": 10,
-         "key_size": 6}  # fmt: skip
+         "key_size": 6, "experts": 6, "experts_per_token": 2, "expert_width": 7}  # fmt: skip
 IDS = {"pad_token_id": None, "bos_token_id": 1, "eos_token_id": 2, "max_position_embeddings": 5}
 MODELS = {
     "bert": Drawn("BertForMaskedLM", {
@@ -36,6 +36,9 @@ OTHERS: dict[str, dict[str, Any]] = {
     "gpt_neo": {"attention_types": [[["global", "local", "local"], 1]], "window_size": 3, "max_position_embeddings": 9},
     "opt": {"max_position_embeddings": 9}, "exaone4": {"sliding_window": 3}, "olmo3": {"sliding_window": 3},
     "ministral": {"sliding_window": 3}, "stablelm": {"hidden_size": 96}, "glm": {"head_dim": 12}, "glm4": {"head_dim": 12},
+    "qwen2_moe": {"mlp_only_layers": [1], "shared_expert_intermediate_size": 5}, "qwen3_moe": {"decoder_sparse_step": 2},
+    "granitemoeshared": {"shared_intermediate_size": 5}, "gpt_oss": {"sliding_window": 3, "swiglu_limit": 0.7},
+    "glm4_moe": {"n_group": 2, "topk_group": 2, "head_dim": 12},
 }  # fmt: skip
 LLAMA3 = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 0.5, "high_freq_factor": 4.0, "original_max_position_embeddings": 32}
 YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 6, "beta_fast": 0.6, "beta_slow": 0.05}
@@ -54,6 +57,7 @@ NESTED = (
 )  # fmt: skip
 MIXED = ["full_attention", "sliding_attention", "sliding_attention"]
 LAYERS = (MIXED, ["full_attention"] * 3, None, MIXED[:2], ["full_attention"] * 2 + ["chunked_attention"], "full_attention", [3] * 3)
+MULTIPLIERS = ("embedding_multiplier", "residual_multiplier", "attention_multiplier", "logits_scaling")
 # values of flipped entries, added to every config.json; other entries of the library are flipped by type
 FLIPPED: dict[str, tuple[Any, ...]] = {
     "hidden_act": ("silu", "swish", "gelu", "gelu_pytorch_tanh", "relu", "quick_gelu", "gelu_10", "mish", 3),
@@ -81,13 +85,21 @@ FLIPPED: dict[str, tuple[Any, ...]] = {
     "dtype": ("float32",), "torch_dtype": ("float16",), "transformers_version": ("4.0.0",), "initializer_range": (0.5,),
     "problem_type": ("regression",), "pad_token_id": (3,), "bos_token_id": (5,), "eos_token_id": (None, [6, 7]), "temperature": (0.5,),
     "id2label": ({"0": "a", "1": "b", "2": "c"},), "per_layer_config": ({"0": {"hidden_size": 6}},), "num_heads": (3,), "clip_qkv": (3.0,),
-    "quantization_config": ({"bits": 8},), "auto_map": ({"AutoModel": "m.M"},), "qkv_bias": (True,), "hidden_dropout": (0.5,),
+    "quantization_config": ({"bits": 8},), "auto_map": ({"AutoModel": "m.M"},), "qkv_bias": (True, False), "hidden_dropout": (0.5,),
     "norm_epsilon": (1e-2, 0), "layer_norm_eps": (1e-2, 0, "1e-5"), "use_qkv_bias": (True,),
     "attention_out_bias": (True,), "use_parallel_residual": (True,), "qk_layernorm": (True,), "residual_dropout": (0.5,),
     "window_size": (2, 0, None), "do_layer_norm_before": (None,), "_remove_final_layer_norm": (None,), "enable_bias": (False,),
     "word_embed_proj_dim": (7, None, 24), "layer_norm_elementwise_affine": (False,), "layerdrop": (0.5,), "dropout": (0.5,),
     "attention_types": ([[["global"], 3]], [[["local"], 1], [["global", "local"], 1]], [[["global"], 2]], [[["x"], 3]], 3, None),
     "attention_layers": (["global"] * 3,), "activation_function": ("relu", "gelu", "mish"), "ffn_dim": (11,), "num_layers": (2,),
+    "num_local_experts": (5, 7, 0, "6"), "num_experts": (5, 7, 0), "n_routed_experts": (5, 0), "num_experts_per_tok": (1, 6, 7, 0, "2"),
+    "moe_intermediate_size": (8,), "norm_topk_prob": (True, False, None),
+    "shared_expert_intermediate_size": (6, 0), "shared_intermediate_size": (6, 0), "decoder_sparse_step": (1, 2, 3, 0, "1"),
+    "mlp_only_layers": ([0], [1], [0, 2], [9], [], None, 1), "first_k_dense_replace": (0, 2, 3, 4, -1, "1"),
+    "n_shared_experts": (0, 2, "1"), "n_group": (1, 2, 3, 4, 0), "topk_group": (1, 2, 3, 0), "routed_scaling_factor": (2.5, 0.0, None),
+    "use_qk_norm": (True, None), "num_nextn_predict_layers": (0, 2), "swiglu_limit": (0.3, 5.0, 0.0, None, "7"),
+    "swiglu_alpha": (1.0, 2), "router_jitter_noise": (0.3,), "router_aux_loss_coef": (0.3,), "output_router_logits": (True,),
+    **dict.fromkeys(MULTIPLIERS, (0.3, 2, 0.0, -1.0, None, "2")),
     "_sliding_window_pattern": (2,), "tie_last_hidden_states": (False,), "gradient_checkpointing": (True,),
 }  # fmt: skip
 # entries that the library computes with, although they change the class of that family or are unknown to it
@@ -97,7 +109,8 @@ REFUSED: dict[str, tuple[Any, ...]] = {
     "quantization_config": FLIPPED["quantization_config"], "is_encoder_decoder": (True,), "tie_last_hidden_states": (False,),
     "rms_norm_eps": (0,), "attention_dropout": (1.5,), "tie_word_embeddings": (True,), "num_key_value_heads": (3,),
     "hidden_act": ("gelu_10", "mish"), "rope_parameters": BAD, "rope_scaling": BAD, "final_logit_softcapping": (-1.0,),
-    "attn_logit_softcapping": (0.0,), "no_rope_layers": ([2, 1, 1],),
+    "attn_logit_softcapping": (0.0,), "no_rope_layers": ([2, 1, 1],), "clip_qkv": (3.0,), "num_experts_per_tok": (0,), "topk_group": (0,),
+    "swiglu_alpha": (1.0, 2), "swiglu_limit": (0.0,), "routed_scaling_factor": (0.0,), **dict.fromkeys(MULTIPLIERS, (0.0, -1.0)),
 }  # fmt: skip
 BY_LAYER = {
     "rope_parameters": ({"rope_type": "default"}, LINEAR, {"full_attention": {**YARN, "truncate": False}}),
@@ -152,7 +165,7 @@ def computed(folder: Path, kind: str, given: dict[str, Any]) -> dict[str, Any] |
     try:
         with all_in_float64():
             model, said = class_of(kind).from_pretrained(
-                folder, dtype=torch.float64, attn_implementation="eager", output_loading_info=True
+                folder, dtype=torch.float64, attn_implementation="eager", experts_implementation="eager", output_loading_info=True
             )  # fmt: skip
             found = theirs(model.eval(), given)
     except Exception:  # any error: the library checks some entries and fails on others

@@ -61,6 +61,41 @@ PUBLISHED: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
         "max_position_embeddings": 514, "output_past": True, "pad_token_id": 1,
         "position_embedding_type": "absolute",
     }, {"position_offset": 2, "max_positions": 512}),
+    ("mixtral", {
+        "num_experts_per_tok": 2, "num_local_experts": 8, "output_router_logits": False, "rope_theta": 1000000.0,
+        "router_aux_loss_coef": 0.02, "sliding_window": None,
+    }, {"experts": 8, "expert_width": 14336, "rotary_base": 1e6}),
+    ("qwen2_moe", {
+        "decoder_sparse_step": 1, "max_window_layers": 21, "moe_intermediate_size": 1408, "norm_topk_prob": False, "num_experts": 60,
+        "num_experts_per_tok": 4, "output_router_logits": False, "rope_theta": 1000000.0, "router_aux_loss_coef": 0.001,
+        "shared_expert_intermediate_size": 5632, "sliding_window": 32768, "use_sliding_window": False,
+    }, {"shared_width": 5632, "expert_pattern": (True,) * 24, "router_normalize": False, "window": 0}),
+    ("qwen3_moe", {
+        "decoder_sparse_step": 1, "head_dim": 128, "max_window_layers": 48, "mlp_only_layers": [], "moe_intermediate_size": 768,
+        "norm_topk_prob": True, "num_experts": 128, "num_experts_per_tok": 8, "num_hidden_layers": 48, "rope_scaling": None,
+        "rope_theta": 1000000.0, "sliding_window": None, "use_sliding_window": False,
+    }, {"experts": 128, "router_normalize": True, "query_key_norm": "head", "rotary_base": 1e6}),
+    ("olmoe", {"clip_qkv": None, "norm_topk_prob": False, "num_experts": 64, "rope_scaling": None, "rope_theta": 10000.0}, {
+        "experts": 64, "experts_per_token": 8, "query_key_norm": "width",
+    }),
+    ("granitemoe", {
+        "attention_multiplier": 0.015625, "embedding_multiplier": 12.0, "logits_scaling": 6.0, "num_local_experts": 40,
+        "num_experts_per_tok": 8, "residual_multiplier": 0.22, "rope_theta": 10000, "router_aux_loss_coef": 0.0,
+    }, {"score_scale": 0.015625, "logit_scale": 1 / 6, "residual_multiplier": 0.22}),
+    ("gpt_oss", {
+        "experts_per_token": 4, "initial_context_length": 4096, "layer_types": ["sliding_attention", "full_attention"] * 12,
+        "num_hidden_layers": 24, "num_local_experts": 32, "rope_theta": 150000, "swiglu_limit": 7.0,
+        "rope_scaling": {
+            "beta_fast": 32.0, "beta_slow": 1.0, "factor": 32.0, "original_max_position_embeddings": 4096, "rope_type": "yarn",
+            "truncate": False,
+        },
+    }, {"layer_pattern": ("local", "global"), "window": 128, "gate_limit": 7.0, "rotary_base": 150000, "attention_sinks": "all"}),
+    ("glm4_moe", {
+        "attention_bias": True, "first_k_dense_replace": 3, "head_dim": 128, "n_group": 1, "n_routed_experts": 160,
+        "n_shared_experts": 1, "norm_topk_prob": True, "num_hidden_layers": 92, "num_nextn_predict_layers": 1,
+        "partial_rotary_factor": 0.5, "rope_scaling": None, "rope_theta": 1000000, "routed_scaling_factor": 2.5, "topk_group": 1,
+        "use_qk_norm": True,
+    }, {"expert_pattern": (False,) * 3 + (True,) * 89, "shared_width": 1408, "query_key_norm": "head", "rotary_fraction": 0.5}),
     ("distilbert", {"sinusoidal_pos_embds": False, "tie_weights_": True}, {"position_start": "row"}),
 ]  # fmt: skip
 # the rejected change of a family, and the entry that is named

@@ -16,7 +16,7 @@ from rosettaformer.files.checkpoints.hugging_face import FAMILIES
 EXPERTS, PARALLEL, RECURRENT, BIASES, PAIR = "experts", "parallel block", "recurrent", "position biases", "decoder"
 # model_type and entries of its config.json -> the components it needs
 NEEDS: list[tuple[str, dict[str, Any], list[str]]] = [
-    ("mixtral", {}, [EXPERTS]),
+    ("phimoe", {}, [EXPERTS]),
     ("phi", {}, [PARALLEL]),
     ("falcon", {"alibi": True}, [PARALLEL, "ALiBi"]),
     ("falcon", {"alibi": False, "parallel_attn": True}, [PARALLEL]),
@@ -35,14 +35,14 @@ COMMANDS = (
     "report --checkpoint DIR --out a.html", "compare DIR@numpy DIR@torch", "plan DIR --rows 1 --length 8 --mesh model=2",
     "export DIR --to onnx --out a.onnx",
 )  # fmt: skip
-OF_NAMES = ("new-checkpoint mixtral --out new", "new-port like mixtral", "check port.py --like mixtral", "diagnose port.py --like mixtral")
+OF_NAMES = ("new-checkpoint phimoe --out new", "new-port like phimoe", "check port.py --like phimoe", "diagnose port.py --like phimoe")
 
 
 @pytest.fixture
-def mixtral(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def phimoe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "a b").mkdir()
-    (tmp_path / "a b" / "config.json").write_text(json.dumps({"model_type": "mixtral", "num_local_experts": 8}))
+    (tmp_path / "a b" / "config.json").write_text(json.dumps({"model_type": "phimoe", "num_local_experts": 8}))
     container.write(tmp_path / "a b" / "model.safetensors", {"model.embed_tokens.weight": np.ones((3, 2), np.float32)}, {})
     (tmp_path / "port.py").write_text("def load(folder):\n    return None\n")
     (tmp_path / "texts").write_text("x\n")
@@ -60,32 +60,32 @@ def test_no_supported_family_is_listed() -> None:
 
 
 @pytest.mark.parametrize("command", [COMMANDS[0], COMMANDS[3], *map(conformance, (*COMMANDS[1:3], *COMMANDS[4:]))])
-def test_every_command_says_what_is_missing_and_what_judges_the_model(mixtral: Path, command: str) -> None:
-    found = invoke(*(str(mixtral) + word[3:] if word.startswith("DIR") else word for word in command.split()))
+def test_every_command_says_what_is_missing_and_what_judges_the_model(phimoe: Path, command: str) -> None:
+    found = invoke(*(str(phimoe) + word[3:] if word.startswith("DIR") else word for word in command.split()))
     said = " ".join((found.out + found.err).split())
     assert found.code == 2, said
     assert EXPERTS in said, said
-    folder = "".join(str(mixtral).split())  # a terminal wraps a long path
+    folder = "".join(str(phimoe).split())  # a terminal wraps a long path
     assert f"comparetransformers:'{folder}'" in "".join(said.split()), said
 
 
 @pytest.mark.parametrize("command", OF_NAMES)
-def test_a_name_is_refused_for_the_same_reason(mixtral: Path, command: str) -> None:
-    assert unsupported.reason("mixtral", {}) in refused(*command.split())
+def test_a_name_is_refused_for_the_same_reason(phimoe: Path, command: str) -> None:
+    assert unsupported.reason("phimoe", {}) in refused(*command.split())
 
 
-def test_inspect_prints_what_it_can_and_the_problem(mixtral: Path) -> None:
-    found = invoke("inspect", mixtral, "--json")
+def test_inspect_prints_what_it_can_and_the_problem(phimoe: Path) -> None:
+    found = invoke("inspect", phimoe, "--json")
     description = json.loads(found.out)
     assert found.code == 2 and len(description["tensors"]) == 1
-    assert description["problems"] == [unsupported.reason("mixtral", {"num_local_experts": 8}, mixtral)]
+    assert description["problems"] == [unsupported.reason("phimoe", {"num_local_experts": 8}, phimoe)]
 
 
 @pytest.mark.conformance
 def test_the_named_command_judges_such_a_model(tmp_path: Path) -> None:
     transformers = pytest.importorskip("transformers")
     sizes = {"vocab_size": 50, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2}
-    config = transformers.MixtralConfig(**sizes, intermediate_size=48, num_local_experts=4)
-    transformers.MixtralForCausalLM(config).save_pretrained(tmp_path / "a")
+    config = transformers.PhimoeConfig(**sizes, intermediate_size=48, num_local_experts=4)
+    transformers.PhimoeForCausalLM(config).save_pretrained(tmp_path / "a")
     side = f"transformers:{tmp_path / 'a'}"
     assert invoke("compare", side, side).code == 0

@@ -17,7 +17,7 @@ FALCON = {"vocab_size": 60, "hidden_size": 32, "num_hidden_layers": 1, "num_atte
 WHISPER = {"vocab_size": 60, "d_model": 24, "encoder_layers": 1, "decoder_layers": 1, "encoder_attention_heads": 3, "num_mel_bins": 8,
            "decoder_attention_heads": 3, "encoder_ffn_dim": 40, "decoder_ffn_dim": 40, "max_source_positions": 10, "pad_token_id": 1,
            "bos_token_id": 2, "eos_token_id": 3, "decoder_start_token_id": 2}  # fmt: skip
-MIXTRAL = {**SIZES, "num_key_value_heads": 2, "num_local_experts": 4}
+PHIMOE = {**SIZES, "num_key_value_heads": 2, "num_local_experts": 4}
 GEMMA = {**SIZES, "num_attention_heads": 8, "num_key_value_heads": 2, "head_dim": 16}
 # classes of transformers, each with its config
 CLASSES: dict[str, tuple[str, dict[str, Any]]] = {
@@ -25,7 +25,7 @@ CLASSES: dict[str, tuple[str, dict[str, Any]]] = {
     "GPT2Model": ("GPT2Config", {"vocab_size": 60, "n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 64}),
     "T5ForConditionalGeneration": ("T5Config", T5),
     "T5EncoderModel": ("T5Config", T5),
-    "MixtralForCausalLM": ("MixtralConfig", MIXTRAL),
+    "PhimoeForCausalLM": ("PhimoeConfig", PHIMOE),
     "WhisperForConditionalGeneration": ("WhisperConfig", WHISPER),
     "ViTForImageClassification": ("ViTConfig", {**SIZES, "image_size": 16, "patch_size": 4}),
     "FalconForCausalLM": ("FalconConfig", FALCON),
@@ -33,7 +33,7 @@ CLASSES: dict[str, tuple[str, dict[str, Any]]] = {
     "MambaForCausalLM": ("MambaConfig", {"vocab_size": 60, "hidden_size": 32, "num_hidden_layers": 1, "state_size": 8}),
     "Gemma3ForCausalLM": ("Gemma3TextConfig", GEMMA),
 }
-UNSUPPORTED = [name for name in CLASSES if name.startswith(("T5", "Whisper", "ViT", "Mixtral", "Falcon", "GPTNeoX", "Mamba"))]
+UNSUPPORTED = [name for name in CLASSES if name.startswith(("T5", "Whisper", "ViT", "Phimoe", "Falcon", "GPTNeoX", "Mamba"))]
 LOADED = (
     "import transformers\n\ndef model():\n    return transformers.{}.from_pretrained({!r}, attn_implementation='eager', dtype='float32')\n"
 )

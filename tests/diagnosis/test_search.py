@@ -233,3 +233,13 @@ def test_two_bugs_of_one_update_are_named_together() -> None:
     evidence = Evidence(hypotheses, mutation.as_port((later, DEFECTS["OPT1"]), hypotheses.probes))
     found = Search(evidence).cover()
     assert {one.id for one in found} == {"OPT1", "OPT6"} and evidence.explains(found)
+
+
+def test_a_much_smaller_case_rules_out_an_alteration() -> None:
+    """All cases but one are wrong as NRM2 makes them; the screen is right."""
+    cases = [case.at("float64") for case in LAYER_NORM]
+    evidence = Evidence(Hypotheses(cases, DEFECTS.values()), [altered.answer((DEFECTS["NRM2"],), case) or {} for case in cases])
+    assert [[one.id for one in found] for found in Search(evidence).explain()] == [["NRM2"]]
+    small = cases[:1]
+    evidence.screen = Evidence(Hypotheses(small, DEFECTS.values()), [altered.answer((), case) or {} for case in small])
+    assert Search(evidence).explain() == []

@@ -312,7 +312,7 @@ def shown(driver: Any) -> list[str]:
 
 
 @pytest.mark.conformance
-@pytest.mark.parametrize("name", ["gpt2", "llama3", "bert", "transformer"])
+@pytest.mark.parametrize("name", ["gpt2", "llama3", "bert", "transformer", "mixtral", "gpt_oss"])
 def test_the_models_snippets_agree_with_the_libraries(name: str) -> None:
     file = ROOT / "rosettaformer" / "guide" / "snippets" / "models" / f"{name}.py"
     ran = subprocess.run([sys.executable, str(file)], capture_output=True, text=True, cwd=ROOT)
@@ -331,7 +331,7 @@ def test_a_models_page_begins_with_its_tensors(guide: Path) -> None:
 
 
 def test_a_models_page_explains_every_key_of_its_config_json(guide: Path) -> None:
-    for name, family in (("llama3", "llama"), ("gpt2", "gpt2"), ("bert", "bert")):
+    for name, family in (("llama3", "llama"), ("gpt2", "gpt2"), ("bert", "bert"), ("mixtral", "mixtral"), ("gpt_oss", "gpt_oss")):
         rows, own = rows_of(guide, name), FAMILIES[family]
         joint = [key for each in own.joints for key in each.entries]
         assert [*rows] == [*(entry.name for entry in own.entries), *joint]
@@ -372,6 +372,7 @@ def test_a_models_table_holds_every_tensor_that_the_library_stores(guide: Path) 
             "bert": transformers.BertForMaskedLM(transformers.BertConfig(num_hidden_layers=1)),
             "gpt2": transformers.GPT2LMHeadModel(transformers.GPT2Config(n_layer=1)),
             "llama3": transformers.LlamaForCausalLM(transformers.LlamaConfig(num_hidden_layers=1, **llama)),
+            "gpt_oss": transformers.GptOssForCausalLM(transformers.GptOssConfig(num_hidden_layers=1, num_local_experts=32)),
         }
     for name, model in models.items():
         page = html.unescape((guide / "models" / f"{name}.html").read_text(encoding="utf-8"))

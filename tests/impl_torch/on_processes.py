@@ -67,6 +67,7 @@ CONFIGS = {
     "olmo2": preset("llama2_7b", **ALONE, **WIDTH),
     "olmo2 with layer norms": preset("llama2_7b", **ALONE | {"key_value_heads": 1}, **WIDTH, norm="layer", norm_offset=True,
                                      norm_one_plus_scale=True),
+    "sinks": preset("llama31_8b", **ALONE, attention_sinks="all"),
     # fewer tokens than processes: the last ones have none
     "few tokens": preset("tiny", **SIZES | {"source_vocabulary": 5, "target_vocabulary": 5}, output_bias=True, padding_id=0),
     # frequencies of the longest row, which the last processes lack: their rows begin with padding
@@ -76,6 +77,7 @@ CONFIGS = {
         "kind": "longrope", "original_length": 3, "short_factors": [1.0, 1.1, 1.3], "long_factors": [1.5, 2.0, 4.0], "attention_factor": 1.2
     }),
 }  # fmt: skip
+EXPERTS = preset("gpt_oss_20b", **ALONE, experts=5, experts_per_token=2, expert_width=9, selection_bias=True, dropout_rate=0.2)
 MASKED = CONFIGS["classes"].replace(classes=0, masked_language_head=True, pooler=False)
 PLACES = np.maximum(np.arange(6) - np.arange(5)[:, None], 0)  # positions of the tokens of five rows after their padding
 # An epsilon that dominates gradients of pure rounding, such as that of a key's bias.
@@ -145,6 +147,17 @@ def ten_steps(config: TransformerConfig, recipe: Recipe = RECIPE, steps: int = 1
     def run(mesh: Mesh, device: str) -> None:
         setting = {"device": device, "mesh": mesh, "recompute": recompute}
         same(trained(Trainer(config, recipe, begun(config), **setting), config, steps, rows), expected, "the run")
+
+    return run
+
+
+def of_data(config: TransformerConfig) -> Run:
+    """Returns a check of a model that has no parts along model."""
+    check = ten_steps(config)
+
+    def run(mesh: Mesh, device: str) -> None:
+        with pytest.raises(ValueError) if mesh.model > 1 else contextlib.nullcontext():
+            check(mesh, device)
 
     return run
 
@@ -296,6 +309,7 @@ def by_kind(sent: Iterable[tuple[str, int]]) -> Counter[str]:
 
 CHECKS: dict[str, Callable[[], Run]] = {
     **{f"ten steps/{name}": partial(ten_steps, config) for name, config in CONFIGS.items()},
+    "experts": partial(of_data, EXPERTS),
     "microbatches": partial(ten_steps, CONFIGS["paper"], RECIPE.replace(microbatches=2, clip_norm=None), 3, 6),
     "microbatches of a length": partial(ten_steps, CONFIGS["dynamic"], RECIPE.replace(microbatches=2), 3, 6),
     "microbatches of a row": partial(ten_steps, CONFIGS["qwen3"], RECIPE.replace(microbatches=5), 3),
@@ -307,6 +321,7 @@ CHECKS: dict[str, Callable[[], Run]] = {
     "resumed": partial(resumed, CONFIGS["paper"]),
     "searched": partial(searched, CONFIGS["paper"]),
     "searched/untied": partial(searched, CONFIGS["untied"].replace(query_key_norm="width")),
+    "searched/sinks": partial(searched, CONFIGS["paper"].replace(attention_sinks="all")),
     "no rows": partial(without_rows, CONFIGS["paper"]),
     "traffic": partial(collectives, CONFIGS["llama"]),
     "traffic/microbatches": partial(collectives, CONFIGS["llama"], microbatches=5),

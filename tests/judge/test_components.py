@@ -39,9 +39,10 @@ def test_core_cases_are_those_of_the_suite() -> None:
 
 def test_the_reference_has_every_component_its_gradient_and_its_arguments() -> None:
     fields = {name for names in TransformerConfig.groups().values() for name in names}
+    values = {name for name, value in vars(TransformerConfig).items() if isinstance(value, property)}
     for name, one in DECLARED.items():
         assert one.arguments.keys() <= signature_of(name).parameters.keys(), name
-        assert {*one.arguments.values()} <= {*fields, "dtype"}, name
+        assert {*one.arguments.values()} <= {*fields, *values, "dtype"}, name
         assert one.model in ("", *DECLARED), name
         assert hasattr(module_of(one.module), name + VJP) == one.differentiable, name
 

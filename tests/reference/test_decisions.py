@@ -110,7 +110,7 @@ def test_EMPTY_query_without_a_key_returns_zeros_and_its_attention_the_output_bi
     x = np.random.default_rng(2).normal(size=(1, 2, 5)).astype(dtype)
     seen = np.array([[False], [True]])[None, None]
     output = attention.multi_head_attention(part, CONFIG, x, x, Attending(seen))
-    query, key, _ = attention.project(part, CONFIG, x, x)
+    query, key, *_ = attention.project(part, CONFIG, x, x)
     weights = attention.attention_weights(query, key, seen)
     assert_array_equal(output[0, 0], part["output"]["bias"])
     assert_array_equal(weights[0, :, 0].astype(float), np.zeros((2, 2)))

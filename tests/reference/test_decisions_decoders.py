@@ -202,7 +202,7 @@ def test_QKNORM_norms_each_head_or_all_before_the_rotation(kind: str) -> None:
     axes = (3,) if kind == "head" else (2, 3)
     normed = raw / np.sqrt((raw**2).mean(axis=axes, keepdims=True) + config.epsilon) * part["query_norm"]["scale"]
     assert_allclose(attention.queries(part, config, x), normed, rtol=1e-12)
-    query, _, _ = attention.project(part, config, x, x, stacks.rotation(config, 0, x, np.arange(3)[None] + 5))
+    query, *_ = attention.project(part, config, x, x, stacks.rotation(config, 0, x, np.arange(3)[None] + 5))
     assert_allclose(query, rotary.rotary_embedding(normed, np.arange(3)[None] + 5, config), rtol=1e-12)
     assert part["key_norm"]["scale"].shape == ((4,) if kind == "head" else (2, 4))
 

@@ -61,7 +61,7 @@ PAPER = [
     "paper_base", "paper_big", "tiny",
     "nn_transformer", "separate_tables", "unscaled_embedding", "feed_forward_dropout", "one_encoder_layer",
 ]  # fmt: skip
-DECODERS = ["llama2_7b", "llama31_8b", "mistral_7b", "qwen3_600m", "gemma2_2b", "gemma3_1b"]
+DECODERS = ["llama2_7b", "llama31_8b", "mistral_7b", "qwen3_600m", "gemma2_2b", "gemma3_1b", "mixtral_8x7b", "gpt_oss_20b"]
 
 
 def test_presets_are_the_named_ones_and_one_encoder_layer_has_no_decoder() -> None:

@@ -85,7 +85,7 @@ def test_hidden_keys_and_empty_queries_have_zero_gradient(config: TransformerCon
     heads, g = Heads(*draw_heads(config, rng, dtype)), rng.normal(size=(BATCH, TARGET, config.heads, config.value_size)).astype(dtype)
     hidden = np.where(mask, bias, dtype(-np.inf))
     gradients = attention.scaled_dot_product_attention_vjp(heads, hidden, Scores(causal=causal), cotangent=g)
-    for gradient, argument in zip(gradients.values(), (*heads, hidden), strict=True):
+    for gradient, argument in zip(gradients.values(), (*heads[:3], hidden), strict=True):
         assert (gradient.shape, gradient.dtype) == (argument.shape, dtype)
         assert np.isfinite(gradient.astype(float)).all()
     wide = {name: value.astype(float) for name, value in gradients.items()}

@@ -76,7 +76,7 @@ def test_every_parameter_of_every_preset_has_a_place_for_each_axis(name: str, me
     try:
         found = splits(config, mesh)
     except ValueError:
-        assert any(config.sizes[letter] % mesh.model for letter in "hfg")
+        assert config.experts or any(config.sizes[letter] % mesh.model for letter in "hfg")
         return
     shapes, axes = parameters.shapes(config), parameters.axes(config)
     assert found.keys() == axes.keys()

@@ -142,7 +142,7 @@ def test_keras_multi_head_attention(value_size: int, use_bias: bool) -> None:
     sides = ("query", "key", "value", "output")
     layer.set_weights([part[side][kind] for side in sides for kind in ("kernel", "bias")[: 1 + use_bias]])
     expected = layer(x, memory, attention_mask=mask, return_attention_scores=True)
-    query, key, _ = attention.project(part, config, x, memory)
+    query, key, *_ = attention.project(part, config, x, memory)
     output, weights = (
         attention.multi_head_attention(part, config, x, memory, Attending(mask[:, None])),
         attention.attention_weights(query, key, mask[:, None]),

@@ -30,12 +30,18 @@ KINDS = {
     "gemma3_text": "Gemma3", "phi3": "Phi3", "olmo2": "Olmo2", "smollm3": "SmolLM3",
     "ministral": "Ministral", "olmo3": "Olmo3", "glm": "Glm", "glm4": "Glm4", "stablelm": "StableLm", "starcoder2": "Starcoder2",
     "seed_oss": "SeedOss", "exaone4": "Exaone4", "ernie4_5": "Ernie4_5", "helium": "Helium", "gpt_neo": "GPTNeo", "opt": "OPT",
+    "granite": "Granite", "mixtral": "Mixtral", "qwen2_moe": "Qwen2Moe", "qwen3_moe": "Qwen3Moe", "olmoe": "Olmoe",
+    "granitemoe": "GraniteMoe", "granitemoeshared": "GraniteMoeShared", "gpt_oss": "GptOss", "glm4_moe": "Glm4Moe",
 }  # fmt: skip
 FIRST = tuple(KINDS)[:5]  # families with the most tests
 BASES = {family: f"{name}Model" for family, name in KINDS.items()} | {"gemma3_text": "Gemma3TextModel"}
 GEMMAS = {"gemma", "gemma2", "gemma3_text"}
 BY_LAYER_TYPE = ("gemma3_text", "olmo3")  # rope_parameters per layer type
-BIASES = ("attention_bias", "attention_out_bias", "use_qkv_bias", "use_bias", "enable_bias", "mlp_bias")
+MIXTURES = [family for family in KINDS if "experts" in FAMILIES[family].entry_names()]
+FLAGS = (
+    "attention_bias", "attention_out_bias", "use_qkv_bias", "use_bias", "enable_bias", "mlp_bias", "qkv_bias", "norm_topk_prob",
+    "use_qk_norm",
+)  # fmt: skip
 REWRITTEN = {
     "in_float64": {r"torch\.float32": "torch.float64", r"\.float\(\)": ".double()", r"dtype=torch\.float\b": "dtype=torch.float64"},
     "rounding_once": {
@@ -90,7 +96,7 @@ def loaded(folder: Path, kind: str, attention: str = "eager") -> Any:
     torch = pytest.importorskip("torch")
     with all_in_float64():
         result, said = class_of(kind).from_pretrained(
-            folder, dtype=torch.float64, attn_implementation=attention, output_loading_info=True
+            folder, dtype=torch.float64, attn_implementation=attention, experts_implementation="eager", output_loading_info=True
         )  # fmt: skip
     assert not any(said.values()), said
     return result.eval()
@@ -140,7 +146,7 @@ def entries_by_field(family: str) -> dict[str, str]:
 
 def _partial(family: str) -> bool:
     """Whether the family supports partial rotation of heads."""
-    return family in ("phi3", "glm", "glm4", "stablelm")
+    return family in ("phi3", "glm", "glm4", "stablelm", "glm4_moe")
 
 
 def free_heads(family: str) -> bool:
@@ -167,15 +173,16 @@ def drawn(family: str, seed: int) -> Drawn:
     settings: dict[str, Any] = {entries[field]: value for field, value in by_field.items() if field in entries}
     settings |= {"pad_token_id": None, "bos_token_id": 1, "eos_token_id": 2}
     acts = ["gelu_pytorch_tanh", "gelu"] if family in (*GEMMAS, "starcoder2") else ["silu", "relu", "gelu"]
-    settings[entries["activation"]] = acts[seed % len(acts)] if "rotary_base" in entries else ["relu", "gelu", "gelu_new"][seed % 3]
+    if "activation" in entries:
+        settings[entries["activation"]] = acts[seed % len(acts)] if "rotary_base" in entries else ["relu", "gelu", "gelu_new"][seed % 3]
     ropes = ("default", "longrope") if family == "phi3" else ("default", "llama3", "yarn", "dynamic", "linear", "longrope")
     start = list(KINDS).index(family)
     if "rotary_base" in entries:
         settings |= {"max_position_embeddings": 5, "rope_parameters": rope(ropes[(seed + start) % len(ropes)], rng, size)}
-    settings |= {name: flag() for name in BIASES if name in entries.values()}
-    if family in ("mistral", "phi3", "starcoder2"):
+    settings |= {name: flag() for name in FLAGS if name in entries.values()}
+    if family in ("mistral", "phi3", "starcoder2", "mixtral"):
         settings["sliding_window"] = window if seed % 3 != 1 else None
-    if family in ("qwen2", "qwen3"):
+    if family in ("qwen2", "qwen3", "qwen2_moe", "qwen3_moe"):
         settings |= {"use_sliding_window": seed % 3 != 1, "sliding_window": window, "max_window_layers": int(rng.integers(0, layers))}
     if family in ("gemma2", "gemma3_text"):
         settings |= {"sliding_window": window, "query_pre_attn_scalar": int(rng.integers(2, 20))}
@@ -192,7 +199,7 @@ def drawn(family: str, seed: int) -> Drawn:
         settings["sliding_window_pattern"] = 2 + seed % 2
     if family == "smollm3":
         settings |= {"no_rope_layer_interval": 2 + seed % 2, "use_sliding_window": flag(), "sliding_window": window}
-    if family in ("ministral", "olmo3", "exaone4"):
+    if family in ("ministral", "olmo3", "exaone4", "gpt_oss"):
         kinds = ["sliding_attention" if flag() else "full_attention" for _ in range(layers)]
         kinds = kinds if seed % 3 != 2 else ["full_attention"] * layers
         settings |= {"sliding_window": window, **({} if seed % 3 == 1 else {"layer_types": kinds})}
@@ -208,9 +215,36 @@ def drawn(family: str, seed: int) -> Drawn:
     if family == "opt":
         placed = {"do_layer_norm_before": seed % 4 != 3, "_remove_final_layer_norm": seed % 4 == 2}
         settings |= {"max_position_embeddings": 30, "word_embed_proj_dim": [None, heads * size][seed % 2], **placed}
+    if family in MIXTURES:
+        settings |= experts(family, rng, layers)
+    if "score_scale" in entries and family.startswith("granite"):
+        names = ("embedding_multiplier", "residual_multiplier", "attention_multiplier", "logits_scaling")
+        settings |= {name: float(rng.uniform(0.3, 3)) for name in names}
     settings |= {entry.name: rates[1] for entry in FAMILIES[family].entries if entry.fields == ("dropout_rate",)}
     dtype = ("float64", "bfloat16", "float32", "float16")[seed % 4]
     return Drawn(f"{KINDS[family]}ForCausalLM", settings, dtype, {"max_shard_size": "2KB"} if seed % 4 == 1 else {})
+
+
+def experts(family: str, rng: np.random.Generator, layers: int) -> dict[str, Any]:
+    """Draws the entries for experts: often more than ten, several for a token, and some layers without."""
+    width, dense = int(rng.integers(3, 9)), sorted({*rng.integers(0, layers, 2).tolist()})
+    sizes = {"experts": int(rng.choice([4, 8, 12])), "experts_per_token": int(rng.integers(2, 4)), "expert_width": width}
+    found = {name: sizes[field] for field, name in entries_by_field(family).items() if field in sizes}
+    if family in ("qwen2_moe", "qwen3_moe"):
+        found |= {"mlp_only_layers": dense[:-1], "decoder_sparse_step": int(rng.integers(1, 3))}
+    if family == "qwen2_moe":
+        found |= {"shared_expert_intermediate_size": int(rng.integers(3, 9))}
+    if family == "granitemoeshared":
+        found |= {"shared_intermediate_size": int(rng.choice([0, 5]))}
+    if family == "gpt_oss":
+        found |= {"swiglu_limit": float(rng.uniform(0.3, 2))}
+    if family == "glm4_moe":
+        found |= {
+            "first_k_dense_replace": int(rng.integers(0, layers)), "n_shared_experts": int(rng.integers(1, 3)),
+            "routed_scaling_factor": float(rng.uniform(0.5, 3)), "n_group": 2, "topk_group": int(rng.integers(1, 3)),
+        }  # fmt: skip
+        found["num_experts_per_tok"] = 2
+    return found
 
 
 def sparse(folder: Path, layers: int, vocabulary: int) -> int:

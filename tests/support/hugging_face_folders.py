@@ -89,7 +89,8 @@ def made(model: Drawn, seed: int = 0) -> Any:
     transformers.utils.logging.disable_progress_bar()
     kind, generator = getattr(transformers, model.kind), torch.Generator().manual_seed(seed)
     result = kind(kind.config_class(**model.settings)).double()
-    for parameter in result.parameters():
+    stored = result.state_dict()
+    for parameter in (*result.parameters(), *(buffer for name, buffer in result.named_buffers() if name in stored)):
         torch.nn.init.normal_(parameter, std=0.5, generator=generator)
     return result.to(getattr(torch, model.dtype)).eval()
 
@@ -103,7 +104,7 @@ def loaded(folder: Path, kind: str, dtype: str = "float64") -> Any:
     """Loads the library's model from a folder in that dtype, with attention maps; missing or unexpected weights are an error."""
     torch, transformers = pytest.importorskip("torch"), pytest.importorskip("transformers")
     result, said = getattr(transformers, kind).from_pretrained(
-        folder, dtype=getattr(torch, dtype), attn_implementation="eager", output_loading_info=True
+        folder, dtype=getattr(torch, dtype), attn_implementation="eager", experts_implementation="eager", output_loading_info=True
     )
     assert not any(said.values()), said
     result.config.return_dict = True  # output form without which GPT-2 fails in transformers 5.23

@@ -112,7 +112,15 @@ def configs(draw: st.DrawFn, **fixed: Any) -> TransformerConfig:
 def draw_parameters(config: TransformerConfig, seed: int, component: str = "transformer", dtype: Any = np.float64) -> dict[str, Any]:
     """Draws random canonical parameters of visible size, including biases and offsets."""
     rng = np.random.default_rng(seed)
-    spread = {"kernel": config.model_width**-0.5, "table": 1.0, "scale": 0.3, "bias": 0.5, "offset": 0.5}
+    spread = {
+        "kernel": config.model_width**-0.5,
+        "table": 1.0,
+        "scale": 0.3,
+        "bias": 0.5,
+        "offset": 0.5,
+        "selection_bias": 0.5,
+        "sink": 1.0,
+    }
     result = {}
     for name, shape in parameters.shapes(config, component).items():
         kind = name.rpartition(".")[2]

@@ -12,7 +12,7 @@ from reference_numpy import parameters as declaration
 
 from ...common.atomic import replacing
 from ...common.reading import parse_json
-from . import Checkpoint, CheckpointError, container, recognise, strict
+from . import Checkpoint, CheckpointError, container, recognise, strict, tables
 from .container import Container, Written
 
 FORMAT = "rosettaformer"
@@ -38,12 +38,12 @@ def save(
     finite, or overflows `dtype`.
     """
     path = Path(path)
-    arrays = {name: np.asarray(array) for name, array in parameters.items()}
+    arrays = tables.arrays(parameters)
     if problems := strict.problems(arrays, declaration.shapes(config), dtype):
         raise CheckpointError(path, problems)
     if path.is_dir() or (path.exists() and max_shard_bytes):
         raise ValueError(f"{path} {'already exists; shards need a new folder' if max_shard_bytes else 'is a folder; name a file'}")
-    ordered, said = {name: arrays[name] for name in declaration.axes(config)}, metadata(config, foreign)
+    ordered, said = tables.Made(arrays.__getitem__, declaration.axes(config)), metadata(config, foreign)
     kind = dtype and strict.numpy_dtype(dtype)
     with replacing(path) as temporary:
         if max_shard_bytes is None:

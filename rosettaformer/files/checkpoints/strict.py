@@ -4,7 +4,7 @@ import contextlib
 import math
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any
 
 import ml_dtypes
@@ -16,6 +16,7 @@ from ...common.memory import physical_memory
 from .container import release
 
 DTYPES = ("float64", "float32", "bfloat16", "float16")
+WIDE = "selection_bias"  # parameters that may be float32 in a half-precision model, by the end of their name
 _PART = 1 << 22  # elements checked at a time
 
 
@@ -29,7 +30,8 @@ def problems(tensors: Mapping[str, np.ndarray], expected: Mapping[str, tuple[int
 
     dtype: the target dtype; values that overflow it are reported.
     """
-    return [*parameters.mismatches(tensors, expected), *content_problems(tensors, expected), *_overflow_problems(tensors, dtype)]
+    wide = [name for name in expected if name.endswith(WIDE)]
+    return [*parameters.mismatches(tensors, expected), *content_problems(tensors, expected, wide), *_overflow_problems(tensors, dtype)]
 
 
 def _overflow_problems(tensors: Mapping[str, np.ndarray], dtype: str | None) -> Iterator[str]:
@@ -43,29 +45,34 @@ def _overflow_problems(tensors: Mapping[str, np.ndarray], dtype: str | None) -> 
             release(array)
 
 
-def content_problems(tensors: Mapping[str, np.ndarray], expected: Mapping[str, tuple[int, ...]]) -> list[str]:
+def content_problems(
+    tensors: Mapping[str, np.ndarray], expected: Mapping[str, tuple[int, ...]], wide: Collection[str] = ()
+) -> list[str]:  # fmt: skip
     """Reports tensors with an unsupported or inconsistent dtype, and tensors with NaN or infinity.
 
-    Values are read only if the tensors are no larger than expected and fit into memory.
+    Values are read only if the tensors are no larger than expected and fit into memory. wide:
+    tensors that may be float32 whatever the others are.
     """
-    labels = {dtype: str(dtype) for dtype in {array.dtype for array in tensors.values()}}
-    dtypes = {name: labels[array.dtype] for name, array in tensors.items()}
+    labels, dtypes, known, size = dict[Any, str](), dict[str, str](), list[str](), 0
+    for name, array in tensors.items():
+        dtypes[name] = labels[array.dtype] = labels.get(array.dtype) or str(array.dtype)
+        if array.size <= math.prod(expected.get(name, (0,))):
+            known.append(name)
+            size += array.nbytes
     counts = Counter(dtype for dtype in dtypes.values() if dtype in DTYPES).most_common(1)
     found = []
     for name, dtype in dtypes.items():
         if dtype not in DTYPES:
             found.append(f"{name} must be one of {', '.join(DTYPES)}; got {dtype}")
-        elif dtype != counts[0][0]:
+        elif dtype != counts[0][0] and (dtype != "float32" or name not in wide):
             found.append(f"{name} must be {counts[0][0]} like most tensors; got {dtype}")
-    known = {name: array for name, array in tensors.items() if array.size <= math.prod(expected.get(name, (0,)))}
-    size, room = sum(array.nbytes for array in known.values()), physical_memory()
-    if size > room:
+    if size > (room := physical_memory()):
         return [*found, f"the model does not fit into memory: {room / 1e9:.1f} GB are installed, its tensors need {size / 1e9:.1f} GB"]
-    return [*found, *_value_problems(known)]
+    return [*found, *_value_problems((name, tensors[name]) for name in known)]
 
 
-def _value_problems(tensors: Mapping[str, np.ndarray]) -> Iterator[str]:
-    for name, array in tensors.items():
+def _value_problems(tensors: Iterable[tuple[str, np.ndarray]]) -> Iterator[str]:
+    for name, array in tensors:
         nans, infinite = 0, 0
         rows = max(1, _PART // max(1, math.prod(array.shape[1:])))  # bounds the memory in use
         whole = array if array.ndim else array[None]
@@ -80,7 +87,7 @@ def _value_problems(tensors: Mapping[str, np.ndarray]) -> Iterator[str]:
 
 _FIELDS = {
     "d": "model_width", "r": "model_width", "h": "heads", "g": "key_value_heads", "k": "key_size", "e": "value_size",
-    "f": "feed_forward_width", "c": "classes",
+    "f": "feed_forward_width", "x": "experts", "m": "expert_width", "w": "shared_width", "c": "classes",
 }  # fmt: skip
 
 # config fields that show in the presence of a tensor, by the end of its name

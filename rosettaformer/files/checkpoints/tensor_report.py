@@ -1,4 +1,4 @@
-"""Reports the state of every tensor of a checkpoint; equal layers share a line."""
+"""Reports the state of every tensor of a checkpoint; equal layers and experts share a line."""
 
 import re
 from collections import Counter
@@ -9,15 +9,15 @@ from . import Checkpoint
 from .hugging_face import Examination
 
 STATES = ("matched", "tied", "missing", "unexpected", "shape", "dtype", "left out", "buffer")
-_LAYER = re.compile(r"(?<=\.)\d+(?=\.)")
+_NUMBER = re.compile(r"(?<=\.)\d+(?=\.)")
 
 
 class Line(NamedTuple):
-    """A tensor, or the same tensor of several layers.
+    """A tensor, or the same tensor of several layers and experts.
 
     name: with a range of layers, `h.{0..11}.ln_1.weight`. state: one of STATES. shape, dtype: as
     stored, or as expected if the tensor is missing. canonical: the parameters that it holds.
-    layers: how many layers the line covers.
+    layers: how many tensors the line covers.
     """
 
     name: str
@@ -53,20 +53,27 @@ def counts(lines: Iterable[Line]) -> dict[str, int]:
 
 
 def fold(lines: Iterable[Line]) -> Iterator[Line]:
-    """Merges lines that differ only in the layer number."""
+    """Merges lines that differ only in the number of an expert, then in that of the layer."""
+    return _folded(_folded(lines, 1), 0)
+
+
+def _folded(lines: Iterable[Line], place: int) -> Iterator[Line]:
+    """Merges lines that differ only in the number at this place of the name."""
     groups: dict[Line, list[str]] = {}
     for line in lines:
-        number = _LAYER.search(line.name)
-        alike = line._replace(name=_starred(line.name), canonical=tuple(map(_starred, line.canonical)))
-        groups.setdefault(alike, []).append(number[0] if number else "")
-    for line, numbers in groups.items():
-        text = _numbers(sorted({int(number) for number in numbers if number}))
+        numbers = _NUMBER.findall(line.name)
+        alike = line._replace(name=_starred(line.name, place), canonical=tuple(_starred(name, place) for name in line.canonical))
+        groups.setdefault(alike, []).append(numbers[place] if len(numbers) > place else "")
+    for line, found in groups.items():
+        text = _numbers(sorted({int(number) for number in found if number}))
         canonical = tuple(name.replace("*", text) for name in line.canonical)
-        yield line._replace(name=line.name.replace("*", text), canonical=canonical, layers=len(numbers))
+        yield line._replace(name=line.name.replace("*", text), canonical=canonical, layers=len(found) * line.layers)
 
 
-def _starred(name: str) -> str:
-    return _LAYER.sub("*", name, count=1)
+def _starred(name: str, place: int) -> str:
+    """Replaces the number at this place."""
+    found = [*_NUMBER.finditer(name)][place : place + 1]
+    return f"{name[: found[0].start()]}*{name[found[0].end() :]}" if found else name
 
 
 def _numbers(numbers: list[int]) -> str:

@@ -9,14 +9,12 @@ from reference_numpy.fields import is_number
 
 # component -> the families that need it, by model_type
 _FAMILIES: Mapping[str, str] = {
-    "a mixture of experts": """
-        dbrx deepseek_v2 deepseek_v3 dots1 ernie4_5_moe flex_olmo glm4_moe gpt_oss granitemoe
-        granitemoehybrid granitemoeshared hunyuan_v1_moe jamba jetmoe lfm2_moe llama4 llama4_text
-        minimax mixtral olmoe phimoe qwen2_moe qwen3_moe qwen3_next""",
+    "its own mixture of experts": """
+        dbrx deepseek_v2 deepseek_v3 dots1 ernie4_5_moe flex_olmo granitemoehybrid hunyuan_v1_moe
+        jamba jetmoe lfm2_moe llama4 llama4_text minimax phimoe qwen3_next""",
     "a parallel block (attention and feed-forward share their input)": """
         codegen cohere cohere2 falcon gpt_neox gptj persimmon phi""",
     "latent attention": "deepseek_v2 deepseek_v3 kimi_k2 longcat_flash minicpm3",
-    "attention sinks": "gpt_oss",
     "recurrent layers in place of attention": """
         bamba falcon_h1 falcon_mamba granitemoehybrid jamba lfm2 lfm2_moe mamba mamba2 nemotron_h
         qwen3_next recurrent_gemma rwkv zamba zamba2""",
@@ -24,7 +22,6 @@ _FAMILIES: Mapping[str, str] = {
     "relative position biases": """
         longt5 mpnet mt5 pop2piano switch_transformers t5 t5gemma udop umt5""",
     "disentangled attention": "deberta deberta-v2",
-    "embedding and residual multipliers": "granite granitemoe granitemoeshared minicpm",
     "a squared ReLU": "arcee nemotron",
     "norms without a scale": "olmo",
     "query and key norms after RoPE": "hunyuan_v1_dense",
@@ -55,7 +52,7 @@ def _kinds(word: str) -> Callable[[Entries], bool]:
 
 # component -> whether the entries of config.json show that the model needs it
 _SHOWN: Mapping[str, Callable[[Entries], bool]] = {
-    "a mixture of experts": lambda entries: any(
+    "its own mixture of experts": lambda entries: any(
         is_number(entries.get(name)) and entries[name] > 1
         for name in ("num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts")
     ),
@@ -66,7 +63,6 @@ _SHOWN: Mapping[str, Callable[[Entries], bool]] = {
     ),
     "linear attention biases (ALiBi)": _true("alibi", "use_alibi"),
     "relative position biases": _given("relative_attention_num_buckets", "relative_attention"),
-    "embedding and residual multipliers": _given("embedding_multiplier", "residual_multiplier"),
     "embeddings narrower or wider than the model": lambda entries: (
         is_number(entries.get("embedding_size")) and entries["embedding_size"] != entries.get("hidden_size")
     ),

@@ -16,7 +16,7 @@ from . import plain, sites
 from .alignment import aligned
 from .cells import cell_of, code_of
 from .component_arguments import Argument, arguments, cases_of, errors
-from .config_fields import fields, fields_of
+from .config_fields import behind, fields, fields_of
 from .decisions import decisions, governing
 from .facts import defects_of, figures, number, parameters_of
 from .modules import PACKAGES, Symbol, read
@@ -129,7 +129,8 @@ def _names(component: str, sources: list[Source]) -> tuple[str | tuple[str, str]
 
 def _meaning(argument: Argument) -> str:
     """Returns an argument's meaning and the config field from which a model takes it."""
-    field = f'; models pass <a href="config.html#{argument.field}"><code>{argument.field}</code></a>' if argument.field else ""
+    links = [f'<a href="config.html#{name}"><code>{name}</code></a>' for name in behind(argument.field) if argument.field]
+    field = "; models pass " + " and ".join(links) if links else ""
     every = '; <a href="keep.html">all sites</a>' if argument.name.partition("_")[0] == "keep" else ""
     return _said(argument.meaning) + field + every
 

@@ -12,11 +12,12 @@ from reference_numpy.config import TransformerConfig
 
 from ...judge.expectation.components import OWN, VJP, model_of
 from .component_arguments import reached
-from .facts import CONFIG, HEADS
+from .facts import CONFIG, EXPERTS, HEADS
 from .modules import read
 
 CLASS = TransformerConfig.__name__
-BASES = (CONFIG, CONFIG.replace(share_embeddings=False, tie_logits=False), HEADS, HEADS.replace(classes=0))
+BASES = (CONFIG, CONFIG.replace(share_embeddings=False, tie_logits=False), HEADS, HEADS.replace(classes=0, attention_sinks="none"),
+         EXPERTS, EXPERTS.replace(expert_pattern=(False,)))  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -42,13 +43,22 @@ def fields() -> Mapping[str, Field]:
     return found
 
 
+def behind(name: str) -> tuple[str, ...]:
+    """Returns the field of this name, or the fields that the property of this name reads."""
+    node = read("reference_numpy", "config").definitions.get(f"{CLASS}.{name}")
+    return (name,) if node is None else tuple(_read(node))
+
+
 @functools.cache
 def fields_of(component: str) -> tuple[Field, ...]:
     """Returns the fields on which a component depends: fields read by the code it runs, fields
     passed as arguments, and fields that determine its parameters and their shapes.
     """
     forward = component.removesuffix(VJP)
-    found = {*OWN[forward].arguments.values(), *_shaping("transformer" if forward == "initialise" else model_of(forward))}
+    found = {
+        *(name for value in OWN[forward].arguments.values() for name in behind(value)),
+        *_shaping("transformer" if forward == "initialise" else model_of(forward)),
+    }
     for symbol in reached(forward):
         if symbol.module != "config":
             found |= {*_read(read(*symbol[:2]).definitions[symbol.name])}
@@ -71,7 +81,8 @@ def _changes() -> tuple[tuple[str, TransformerConfig, TransformerConfig], ...]:
     for base in BASES:
         for name in fields():
             value = getattr(base, name)
-            for other in (not value,) if isinstance(value, bool) else (value * 2, value // 2, 0) if isinstance(value, int) else ():
+            others = {getattr(other, name) for other in BASES} - {value}
+            for other in (not value,) if isinstance(value, bool) else (value * 2, value // 2, 0) if isinstance(value, int) else others:
                 with contextlib.suppress(ValueError):  # there is no such config
                     found.append((name, base, base.replace(**{name: other})))
     return tuple(found)

@@ -21,9 +21,16 @@ from .prose import axes_in_words
 PORTS = ("torch", "tf", "jax")
 # one layer of each kind, with all parameters that a layer can have
 CONFIG = preset("tiny", encoder_layers=1, decoder_layers=1, attention_bias=True, output_bias=True, gated_feed_forward=True,
-                query_key_norm="head", norm_placement="sandwich")  # fmt: skip
+                query_key_norm="head", norm_placement="sandwich", attention_sinks="all")  # fmt: skip
+EXPERTS = CONFIG.replace(experts=4, experts_per_token=2, expert_width=8, router_bias=True, selection_bias=True, shared_width=8,
+                         shared_gate=True)  # fmt: skip
 HEADS = CONFIG.replace(decoder_layers=0, share_embeddings=False, pooler=True, classes=3, segments=2, masked_language_head=True,
                        max_positions=8, positions="learned")  # fmt: skip
+# component -> a config that has it, unless CONFIG does
+HAVING = {
+    **dict.fromkeys(("pooler", "classifier", "masked_language_head", "position_embedding", "segment_embedding"), HEADS),
+    **dict.fromkeys(("router", "mixture_of_experts"), EXPERTS),
+}
 
 
 @dataclass(frozen=True)
@@ -73,8 +80,7 @@ def parameters_of(component: str) -> list[Parameter]:
     if model_of(component) != component:
         return []
     try:
-        axes = parameters.axes(HEADS if component in ("pooler", "classifier", "masked_language_head", "position_embedding",
-                                                      "segment_embedding") else CONFIG, component)  # fmt: skip
+        axes = parameters.axes(HAVING.get(component, CONFIG), component)
     except ValueError:
         return []
     tables = {port: table(port) for port in PORTS}
@@ -83,7 +89,13 @@ def parameters_of(component: str) -> list[Parameter]:
     for name, letters in axes.items():
         ports = {port: _native(*layout.native(name, letters, table), letters) for port, table in tables.items()}
         found.append(
-            Parameter(name, letters, axes_in_words(letters), ports, {layer.name: _stock(layer, name, letters) for layer in layers})
+            Parameter(
+                name,
+                letters,
+                axes_in_words(letters, w="shared width"),
+                ports,
+                {layer.name: _stock(layer, name, letters) for layer in layers},
+            )
         )
     return found
 

@@ -10,7 +10,7 @@ from .equations import kind, mathml
 WORDS = {
     "b": "batch", "t": "target position", "s": "source position", "d": "model width", "h": "query head", "g": "key head", "k": "key size",
     "e": "value size", "f": "feed-forward width", "v": "vocabulary", "p": "position row", "a": "segment", "r": "head width", "c": "class",
-    "l": "layer", "n": "new token", "w": "beam", "1": "size 1",
+    "l": "layer", "n": "new token", "w": "beam", "x": "expert", "m": "expert width", "1": "size 1",
 }  # fmt: skip
 ASIDE = ("Half-precision ", "Computed in ", "Errors ", "Arguments ", "Returns ")  # starts of sentences that do not describe the component
 Link = Callable[[str], str]  # a name in backticks -> its link, or empty
@@ -62,9 +62,10 @@ def sentence(text: str, link: Link) -> str:
     return "".join(_span(part, link) if i % 2 else html.escape(part) for i, part in enumerate(parts))
 
 
-def axes_in_words(letters: str) -> str:
-    """Returns `b t d` in words."""
-    return ", ".join(WORDS.get(letter, letter) for letter in re.findall(r"[a-z1]", letters))
+def axes_in_words(letters: str, **others: str) -> str:
+    """Returns `b t d` in words. others: of letters that mean something else here."""
+    words = {**WORDS, **others}
+    return ", ".join(words.get(letter, letter) for letter in re.findall(r"[a-z1]", letters))
 
 
 def _paragraph(text: str, link: Link, blocks: bool) -> str:

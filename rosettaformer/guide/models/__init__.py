@@ -1,5 +1,6 @@
 """Creates a page for each published model: config, checkpoint tensors, forward pass."""
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib import resources
@@ -10,6 +11,7 @@ from reference_numpy import parameters
 
 from ...files.checkpoints import tables
 from ...files.checkpoints.hugging_face import FAMILIES
+from ...files.checkpoints.hugging_face.family import starred
 from ..code import Code
 from ..site import Page
 from . import keys
@@ -20,7 +22,7 @@ if TYPE_CHECKING:
     from ..build import Run
 
 # models that readers search for but only `compare` supports
-OTHERS = ("T5", "mT5", "Whisper", "BART", "Mixtral", "DeepSeek", "Falcon", "Mamba", "ViT", "CLIP")
+OTHERS = ("T5", "mT5", "Whisper", "BART", "DeepSeek", "Falcon", "Mamba", "ViT", "CLIP")
 
 
 def pages(run: "Run") -> Iterator[Page]:
@@ -66,11 +68,11 @@ class Part:
 
 @dataclass(frozen=True)
 class Tensor:
-    """A stored tensor of `count` layers. tied: the canonical tensor it repeats."""
+    """A stored tensor. counts: of its layers and experts. tied: the canonical tensor it repeats."""
 
     name: str
     shape: tuple[int, ...]
-    count: int
+    counts: tuple[int, ...]
     parts: tuple[Part, ...]
     tied: str = ""
 
@@ -78,6 +80,7 @@ class Tensor:
 def _rows(model: Model) -> list[Tensor]:
     """Returns the tensors of the model's table that its config uses, in the table's order."""
     natives = {native.name: native for native in tables.natives(model.table, model.config)}
+    totals = Counter(starred(name) for name in natives)
     ties = parameters.ties(model.config)
     found = []
     for row in model.table:
@@ -85,15 +88,19 @@ def _rows(model: Model) -> list[Tensor]:
         if name not in natives:
             continue
         native = natives[name]
-        count = sum(1 for index in range(1000) if row.name.replace("*", str(index)) in natives) if "*" in row.name else 1
+        each = 1 if native.place is None else model.config.experts
         parts = tuple(_part(native, index, part.name) for index, part in enumerate(row.parts))
-        found.append(Tensor(row.name, native.shape, count, parts, ties.get(native.parts[0][0].name, "")))
+        counts = totals[row.name] // each, each
+        found.append(Tensor(row.name, native.shape, counts, parts, ties.get(native.parts[0][0].name, "")))
     return found
 
 
 def _part(native: tables.Native, index: int, name: str) -> Part:
     part, axes, sizes = native.parts[index]
-    steps = [f"part {index + 1} of {len(native.parts)}"] if len(native.parts) > 1 else []
+    count = len(native.parts)
+    steps = [f"slice {index}::{count}" if native.woven else f"part {index + 1} of {count}"] if count > 1 else []
     steps += ["split heads"] if "(" in part.axes else []
     steps += ["transpose"] if part.axes.replace("(", "").replace(")", "").split() != axes.split() else []
+    if native.place is not None:
+        steps, axes = [*steps, "stack"], f"x {axes}"
     return Part(name, axes, tuple(sizes[letter] for letter in axes.split()), part.axes, ", ".join(steps) or "as it is")

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ...files.checkpoints.hugging_face import FAMILIES
-from ...files.checkpoints.hugging_face.essential import essential
+from ...files.checkpoints.hugging_face.essential import essential, shortest
 from ...files.checkpoints.hugging_face.family import Entry, Family
 from ..components import ORDER
 from ..components.config_fields import fields, fields_of
@@ -82,9 +82,11 @@ def _written(entry: Entry, value: Any) -> Any:
 
 
 def _shown(value: Any) -> str:
-    """Returns a value as in config.json, an object as its pairs, null as an empty string."""
+    """Returns a value as in config.json, an object as its pairs, a list as what it repeats, null as an empty string."""
     if isinstance(value, dict):
         return ", ".join(f"{name}: {_shown(part)}" for name, part in value.items())
+    if isinstance(value, list):
+        return ", ".join([*map(_shown, shortest(value)), "..."])
     return {None: "", True: "true", False: "false"}.get(value, str(value)) if value is None or isinstance(value, bool) else str(value)
 
 

@@ -8,7 +8,6 @@ model.
 import contextlib
 import dataclasses
 import functools
-import inspect
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -19,7 +18,7 @@ import numpy as np
 from ..case import Case
 from ..expectation import calls, components
 from ..expectation.components import COMPONENTS
-from ..expectation.patching import Replaces, patched
+from ..expectation.patching import Replaces, patched, signature
 from ..expectation.paths import Paths
 
 LAST = "last"
@@ -164,10 +163,10 @@ class Alteration:
     them. fix: the correct code per framework. elsewhere: where the bug is if the code already
     matches the fix; empty if nowhere else. dtypes: the dtypes in which it shows. rounding: it only
     changes how these dtypes round, nothing in float64. random: its outputs are random, so two
-    evaluations differ. undetermined: its output may be rounding error alone, and is then ignored.
-    family: a description shared with bugs that few cases distinguish from it. variants: title ->
-    replaced functions, for the same bug in other forms. variant: the title if this is a variant,
-    otherwise empty. place: where in a model it applies; None for everywhere. of_case: returns the
+    evaluations differ. undetermined: the title of the variant whose output may be rounding
+    error alone, and is then ignored. family: a description shared with bugs that few cases
+    distinguish from it. variants: title -> replaced functions, for the same bug in other forms.
+    variant: the title if this is a variant, otherwise empty. place: where in a model it applies; None for everywhere. of_case: returns the
     alteration for a case, if it depends on the case. reads: returns the case that the reference
     computes instead of a case. generated: what it is, if it is derived from runs of the reference.
     writes: whether it may write into the arrays that it is given.
@@ -182,14 +181,14 @@ class Alteration:
     dtypes: tuple[str, ...] = ("float32",)
     rounding: bool = False
     random: bool = False
-    undetermined: bool = False
+    undetermined: str = ""
     family: str = ""
     variants: Mapping[str, Replaces] = field(default_factory=dict)
     variant: str = ""
     place: Place | None = None
     of_case: Callable[[Case], "Alteration"] | None = None
     reads: Callable[[Case], Case] | None = None
-    generated: ClassVar[str] = ""
+    generated: str = ""
     writes: ClassVar[bool] = False
 
     @functools.cached_property
@@ -201,6 +200,11 @@ class Alteration:
     def on(self, case: Case) -> "Alteration":
         """Returns the alteration for a case."""
         return dataclasses.replace(self.of_case(case), place=self.place) if self.of_case else self
+
+    @property
+    def ill_conditioned(self) -> bool:
+        """Whether its output may be rounding error alone."""
+        return bool(self.undetermined) and self.variant == self.undetermined
 
     @property
     def followed(self) -> bool:
@@ -224,6 +228,12 @@ def setting(id_: str, component: str, title: str, fix: str, altered: Callable, *
     replaces = dict.fromkeys(places or (f"{COMPONENTS[component].module}.{component}",), altered)
     fixes = dict.fromkeys(FRAMEWORKS, fix)
     return Alteration(id=id_, title=title, component=component, fix=fixes, elsewhere=elsewhere, replaces=replaces)
+
+
+def reading(id_: str, component: str, title: str, fix: str, reads: Callable[[Case], Case], generated: str = "") -> Alteration:
+    """Returns an alteration of the case that the reference computes."""
+    fixes = dict.fromkeys(FRAMEWORKS, fix)
+    return Alteration(id=id_, title=title, component=component, fix=fixes, replaces={}, reads=reads, generated=generated)
 
 
 def settings(
@@ -257,7 +267,7 @@ def bound(original: Callable, *args: Any, **options: Any) -> dict[str, Any]:
     Grouped values are unfolded into fields (see `calls.unfolded`), a mask into its boolean mask and
     its bias.
     """
-    given = inspect.signature(original).bind(*args, **options)
+    given = signature(original).bind(*args, **options)
     given.apply_defaults()
     found = calls.unfolded(given.arguments)
     if "mask_bhts" in found:
@@ -267,7 +277,7 @@ def bound(original: Callable, *args: Any, **options: Any) -> dict[str, Any]:
 
 def called(original: Callable, **given: Any) -> Any:
     """Calls the function with arguments as returned by `bound`, possibly changed."""
-    declared = {name: one.default for name, one in inspect.signature(original).parameters.items()}
+    declared = {name: one.default for name, one in signature(original).parameters.items()}
     if "bias_bhts" in given:
         given["mask_bhts"] = calls.joined(given["mask_bhts"], given.pop("bias_bhts"))
     return original(**calls.folded(declared, given))

@@ -58,7 +58,7 @@ def _regrouped(tiled: bool) -> Replaces:
     def altered(original: Callable, heads: Heads, *rest: Any, **options: Any) -> Array:
         count, groups = heads.query_bthk.shape[2], heads.key_bsgk.shape[2]
         order = np.arange(count).reshape(-1, groups).T.ravel() if tiled else np.arange(count).reshape(groups, -1).T.ravel()
-        own = heads._replace(**_tiled_heads(*heads)) if tiled else heads
+        own = heads._replace(**_tiled_heads(*heads[:3])) if tiled else heads
 
         def dropped(dropout: Callable, weights_bhts: Array, *drop: Any) -> Array:
             return dropout(weights_bhts[:, order], *drop)[:, np.argsort(order)]
@@ -113,9 +113,9 @@ def _after_the_mask(original: Callable, *args: Any, **options: Any) -> Any:
         return called(original, **given | {"cap": None})
 
 
-def _before_the_scale(original: Callable, query_bthk: Array, key_bsgk: Array, mask_bhts: Any, scores: Scores) -> Array:
+def _before_the_scale(original: Callable, query_bthk: Array, key_bsgk: Array, mask_bhts: Any, scores: Scores, *sink: Any) -> Array:
     if scores.cap is None:
-        return original(query_bthk, key_bsgk, mask_bhts, scores)
+        return original(query_bthk, key_bsgk, mask_bhts, scores, *sink)
     scale = query_bthk.shape[3] ** -0.5 if scores.scale is None else scores.scale
 
     def scaled(cap: Callable, x: Array, most: float) -> Array:
@@ -123,7 +123,7 @@ def _before_the_scale(original: Callable, query_bthk: Array, key_bsgk: Array, ma
         return capped * capped.dtype.type(scale)
 
     with patched({CAP: scaled}):
-        return original(query_bthk, key_bsgk, mask_bhts, scores._replace(scale=1.0))
+        return original(query_bthk, key_bsgk, mask_bhts, scores._replace(scale=1.0), *sink)
 
 
 def _score_scale(change: Callable[[float, int], float]) -> Replaces:

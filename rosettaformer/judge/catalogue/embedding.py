@@ -12,8 +12,8 @@ from .alteration import Altered, Variants, on_arguments, on_call
 from .kernels import without_bias
 
 
-def _rounded_scale(original: Callable, parameters: Any, token: np.ndarray, scale: bool, round_scale: bool = False) -> np.ndarray:
-    x_btd, factor = original(parameters, token, scale, round_scale), parameters["table"].shape[1] ** 0.5
+def _rounded_scale(original: Callable, parameters: Any, token: np.ndarray, scale: bool, *rest: Any, **options: Any) -> np.ndarray:
+    x_btd, factor = original(parameters, token, scale, *rest, **options), parameters["table"].shape[1] ** 0.5
     return x_btd * x_btd.dtype.type(float(ml_dtypes.bfloat16(factor)) / factor) if scale else x_btd
 
 

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 
 from reference_numpy import arithmetic, feed_forward
+from reference_numpy.gate import Gate
 
 from .alteration import Altered, Array, Replaces, Variants, on_arguments
 from .weights import sigmoid
@@ -40,13 +41,12 @@ def _in_halves(gate: Array, hidden: Array) -> tuple[Array, Array]:
 def _combined(combine: Callable[[Array, Array, Callable[[Array], Array]], Array]) -> Replaces:
     """Changes how the gate is combined: (gate, hidden layer, activation) -> hidden layer."""
 
-    def altered(original: Callable, parameters: Any, x_btd: Array, activation_name: str) -> Any:
-        hidden_btf, (linear_btf, gate_btf) = original(parameters, x_btd, activation_name)
-        if gate_btf is not None:
-            hidden_btf = combine(gate_btf, linear_btf, lambda x: feed_forward.activation(x, activation_name))
-        return hidden_btf, (linear_btf, gate_btf)
+    def altered(original: Callable, gate_btf: Array, linear_btf: Array, activation_name: str, gate: Gate = Gate()) -> Array:
+        gate_btf, linear_btf = feed_forward.clipped(gate_btf, linear_btf, gate)
+        offset = linear_btf.dtype.type(gate.offset)
+        return combine(gate_btf, linear_btf + offset, lambda x: feed_forward.activation(x, activation_name))
 
-    return {"feed_forward.hidden_layer": altered}
+    return {"feed_forward.gated": altered}
 
 
 def _sigmoid(x: Array) -> Array:

@@ -1,6 +1,5 @@
 """Known bugs that only gradients show: the forward pass is correct."""
 
-import inspect
 from collections.abc import Callable
 from typing import Any
 
@@ -8,7 +7,7 @@ import numpy as np
 
 from reference_numpy import attention, inputs, parameters
 
-from ..expectation.patching import patched
+from ..expectation.patching import patched, signature
 from .alteration import Altered, on_result
 from .embedding import without_padding_row
 
@@ -16,10 +15,10 @@ Tree = dict[str, Any]
 
 
 def _masked_row_poisons(original: Callable, *args: Any, **options: Any) -> Tree:
-    gradients, given = original(*args, **options), inspect.signature(original).bind(*args, **options)
+    gradients, given = original(*args, **options), signature(original).bind(*args, **options)
     given.apply_defaults()
-    (query_bthk, key_bsgk, _), mask_bhts, scores, _ = given.args
-    weights_bhts = attention.attention_weights(query_bthk, key_bsgk, mask_bhts, scores)
+    (query_bthk, key_bsgk, _, sink_h), mask_bhts, scores, _ = given.args
+    weights_bhts = attention.attention_weights(query_bthk, key_bsgk, mask_bhts, scores, sink_h)
     empty_bht = weights_bhts.max(axis=-1, initial=0) <= 0
     poison = query_bthk.dtype.type(np.nan)
     # The NaN reaches the row's query and, through the product with it, every key of the head.

@@ -64,10 +64,11 @@ def _one_head(wide: bool) -> Replaces:
         given = bound(original, *args, **options)
         query_bthk = given["query_bthk"]
         by_head = [x for name in ("mask_bhts", "bias_bhts", "keep_bhts") if (x := given[name]) is not None and x.shape[1] > 1]
+        by_head += [given["sink_h"]] if given["sink_h"] is not None else []
         batch, target, heads, _ = query_bthk.shape
         if heads != given["key_bsgk"].shape[2] or by_head or not query_bthk.size:
             return original(*args, **options)
-        one = {name: given[name].reshape(*given[name].shape[:2], 1, -1) for name in Heads._fields}
+        one = {name: given[name].reshape(*given[name].shape[:2], 1, -1) for name in Heads._fields[:3]}
         if not wide:
             one["query_bthk"] = one["query_bthk"] * query_bthk.dtype.type(heads**0.5)
 
@@ -84,7 +85,7 @@ def _over_heads(original: Callable, heads: Heads, mask_bhts: Any = None, scores:
     """Makes the heads of a position attend to each other: `b t` as batch, `h` as positions."""
     if heads.query_bthk.shape[:3] != heads.key_bsgk.shape[:3] or drop.keep_bhts is not None:
         return original(heads, mask_bhts, scores, drop)
-    one = Heads(*(x.reshape(-1, *x.shape[2:])[:, :, None] for x in heads))
+    one = Heads(*(x.reshape(-1, *x.shape[2:])[:, :, None] for x in heads[:3]))
     return original(one).reshape(*heads.query_bthk.shape[:3], -1)
 
 

@@ -18,6 +18,7 @@ from .beam_settings import beam_settings
 from .choice_settings import choices
 from .decoding import caches
 from .deviation import normalised, variance
+from .experts import routings
 from .kernels import FUSED, PROJECTIONS, SITES, exchanged, interleaved, of_bias, of_projection, spread, transposed, without_bias
 from .loss import losses
 from .multi_head_attention import orders
@@ -140,6 +141,7 @@ def all_settings() -> dict[str, Alteration]:
         _layouts,
         orders,
         readings,
+        routings,
         precisions,
         losses,
         updates,

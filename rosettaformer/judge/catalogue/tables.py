@@ -105,8 +105,8 @@ def _source_head(original: Callable, parameters: Any, config: Any) -> dict[str, 
 def _times(factor: Callable[[int, int], float]) -> Replaces:
     """Multiplies a scaled embedding by another function of v and d."""
 
-    def altered(original: Callable, parameters: Any, token: Array, scale: bool, round_scale: bool = False) -> Array:
-        x_btd = original(parameters, token, scale, round_scale)
+    def altered(original: Callable, parameters: Any, token: Array, scale: bool, *rest: Any, **options: Any) -> Array:
+        x_btd = original(parameters, token, scale, *rest, **options)
         return x_btd * x_btd.dtype.type(factor(*parameters["table"].shape)) if scale else x_btd
 
     return {"embedding.embedding": altered}

@@ -17,6 +17,7 @@ from ..stored import changed
 
 FAILURES = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)  # raised when alterations do not fit each other
 NUDGE, AMPLIFIED = 1e-9, 1e6  # relative change of the inputs; an output that is pure rounding changes this many times as much
+STEADY = 1e3  # elements that a change of the inputs changes less than this many times as much are not rounding
 APART = 10  # tolerances by which two alterations must differ on a case to be told apart
 ULPS = 4  # outputs within this many ulps of the largest value are less than APART tolerances apart: a tolerance is at least one ulp
 Combination = tuple[Alteration, ...]
@@ -42,15 +43,20 @@ def settled(combination: Combination, case: Case, clean: Expectations) -> Settle
     values.
 
     Without epsilon, for example, the norm of a constant row is 0 / 0 or a quotient of two rounding
-    errors, and its value means nothing. Only `undetermined` alterations have such elements: there
+    errors, and its value means nothing. Only `ill_conditioned` alterations have such elements: there
     the float64 output is not finite, or it changes a million times as much as inputs and parameters
     that change in their ninth digit.
     """
-    if not any(one.undetermined for one in combination):
+    if not any(one.ill_conditioned for one in combination):
         return as_it_is
-    runs = [found for each in (case, *(_nudged(case, seed) for seed in range(3))) if (found := answer(combination, each.at("float64")))]
-    left = {name: _disagreeing([run[name] for run in runs]) for name in clean if runs}
-    if not any(elements.any() for elements in left.values()):
+
+    def changing(count: int, amplified: float) -> dict[str, np.ndarray]:
+        cases = (case.at("float64"), *(_nudged(case, seed) for seed in range(count)))
+        runs = [found for each in cases if (found := answer(combination, each)) and clean.keys() <= found.keys()]
+        return {name: elements for name in clean if runs and (elements := _disagreeing([run[name] for run in runs], amplified)).any()}
+
+    left = changing(1, STEADY) and changing(3, AMPLIFIED)
+    if not left:
         return as_it_is
 
     def settle(outputs: Outputs) -> dict[str, Any]:
@@ -74,11 +80,12 @@ def _nudged(case: Case, seed: int) -> Case:
     return dataclasses.replace(wide, inputs=changed(wide.inputs, nudge), parameters=changed(wide.parameters, nudge))
 
 
-def _disagreeing(runs: Sequence[np.ndarray]) -> np.ndarray:
+def _disagreeing(runs: Sequence[np.ndarray], amplified: float) -> np.ndarray:
+    """The elements that are not finite, or change so many times as much as the inputs."""
     values = np.stack([run.astype(np.float64) for run in runs])
     finite = np.isfinite(values)
     wide = np.where(finite, values, 0.0)
-    return ~finite.all(axis=0) | (np.ptp(wide, axis=0) > AMPLIFIED * NUDGE * np.abs(wide).max(initial=0.0))
+    return ~finite.all(axis=0) | (np.ptp(wide, axis=0) > amplified * NUDGE * np.abs(wide).max(initial=0.0))
 
 
 def expected(combination: Combination, case: Case, outputs: Outputs | None = None, settle: Settle = as_it_is) -> Expectations | None:

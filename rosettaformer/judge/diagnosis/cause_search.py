@@ -139,7 +139,7 @@ class CauseSearch:
             names = plainest([base, *search.alike(base)], evidence, lambda one: set(evidence.explained(one)) >= meant)
             left = left if left != [base] else names[:1]
             text = words.partly(names, left, evidence, [symptom.sentence for symptom in self.symptoms])
-            self.conclusions.add(place, Verdict.PARTLY, text, names if left == names[:1] else left)
+            self.conclusions.add(place, Verdict.PARTLY, text, names if left == names[:1] else [names[0], *left])
         elif self.fewer:
             (narrow, other), self.fewer = self.fewer, None
             self.conclusions.forget_parts()
@@ -167,8 +167,13 @@ class CauseSearch:
         return [cover] if cover and search.evidence.explains(cover, self.conclusions.known) else found
 
     def _cover(self, search: Search) -> Combination:
-        """The combination that explains the most outputs, from what is known or from scratch."""
-        covers = [search.cover(base) for base in (self.conclusions.known, (), *search.generated()[:1])]
+        """The combination that explains the most outputs, from what is known, or from scratch if
+        that explains less than half of the failing ones.
+        """
+        first = search.cover(self.conclusions.known)
+        if search.most(first):
+            return first
+        covers = [first, *(search.cover(base) for base in ((), *search.generated()[:1]))]
         return max(covers, key=lambda cover: len(search.evidence.explained(cover)))
 
     def _in_float32(self, rounds: bool = False) -> bool:
@@ -180,7 +185,8 @@ class CauseSearch:
         """
         if self.place.dtype != "float64" or "float32" not in self.task.port.dtypes or self._described:
             return False
-        if not rounds and self.search.imprecise():
+        known = self.conclusions.known
+        if not rounds and (self.search.imprecise() or self.search.most(known)):
             return False
         narrow = self.place._replace(dtype="float32")
         other, failed = self.questions.ask(narrow, every=True)

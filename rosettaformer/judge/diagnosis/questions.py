@@ -5,6 +5,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from .. import outside
 from ..case import Case
 from ..catalogue import Alteration, all_defects
@@ -30,6 +32,7 @@ from .words import fails_first, listed
 TWICE = 3  # cases of a component that are evaluated twice at first
 POSITIONS = ("rotary_embedding", "positional_encoding", "position_embedding")
 SHOWN = 3  # paths listed in a name
+STEPS = (3, 1, 2)  # tokens in each step of a short prompt
 
 Progress = Callable[[str, float], None]
 Say = Callable[[str], None]
@@ -95,6 +98,9 @@ class Questions:
         failed = [(case, answer) for case, kind, answer in replies if kind not in (Kind.OUTPUTS, *LEFT)]
         answered = [(case, answer) for case, kind, answer in replies if kind == Kind.OUTPUTS]
         search = self._task.search(place, [case for case, _ in answered], [answer for _, answer in answered], len(failed))
+        if search.evidence.failing and (short := _short(cases)):
+            replied = [(case, answer) for case, kind, answer in self._port.ask(short) if kind == Kind.OUTPUTS]
+            search.evidence.screen = self._task.search(place, [case for case, _ in replied], [answer for _, answer in replied]).evidence
         expected = iter(search.evidence.clean)
         for case, kind, answer in replies:
             self._judge(case, kind, answer, next(expected) if kind == Kind.OUTPUTS else {})
@@ -167,3 +173,16 @@ class Questions:
             reason = hidden.reason(case) if result.status == Status.PASS else ""
             found.append(dataclasses.replace(result, status=Status.NOT_SHOWN, message=reason) if reason else result)
         return Summary(found).shortage
+
+
+def _short(cases: Sequence[Case]) -> list[Case]:
+    """The first tokens of a whole model's first prompt in steps; empty if there is none."""
+    found = []
+    for case in [case for case in cases if case.folder and case.component == "decode_in_steps"][:1]:
+        real_bt = np.ones(case.inputs["target"].shape, bool) if case.real_bt is None else case.real_bt
+        row = int(real_bt.sum(axis=1).argmax())
+        tokens = case.inputs["target"][row, real_bt[row]][None, : sum(STEPS)]
+        if tokens.shape[1] == sum(STEPS):
+            short = dataclasses.replace(case, name="short_steps", twice=False)
+            found.append(short.given({"target": tokens, "target_mask_bt": None, "splits": STEPS}))
+    return found

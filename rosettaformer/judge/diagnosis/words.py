@@ -110,7 +110,7 @@ def inconclusive(evidence: "Evidence", combination: Combination) -> str:
     if not silent:
         return ""
     reason = "its rounding error exceeds your error there"
-    if any(one.undetermined for one in combination):
+    if any(one.ill_conditioned for one in combination):
         reason = "its output there is pure rounding error"
     elif any(evidence.leaks(combination, index) for index in silent):
         reason = "with this bug, the output there depends on the tokens under padding"
@@ -272,8 +272,7 @@ def unexplained(evidence: "Evidence", pairs: bool, besides: Sequence[str]) -> st
     text = f"none of the {count} alterations tried gives this output{', nor does any pair of them' * pairs}"
     if count < 2:
         text = "the only alteration with an effect here does not give this output" if count else NOTHING_SHOWS
-    near = [(one, share) for one, share in evidence.nearest() if share <= NEAR]
-    nearest = [f"near miss: {one.name} leaves {_share(share)} of the error" for one, share in near]
+    nearest = [f"near miss: {one.name} leaves {_share(share)} of the error" for one, share in evidence.nearest(most=NEAR)]
     return lines(text, *besides, *nearest, first_failure(evidence))
 
 

@@ -28,7 +28,7 @@ Given = dict[str, Any]
 def scaled_dot_product_attention(
     query_bthk: Array, key_bsgk: Array, value_bsge: Array, mask_bhts: Mask = None, bias_bhts: Array | None = None, causal: bool = False,
     return_weights: bool = False, keep_bhts: Mask = None, dropout_rate: float = 0.0, window: int = 0, scale: float | None = None,
-    cap: float | None = None,
+    cap: float | None = None, sink_h: Array | None = None,
 ) -> Given:  # fmt: skip
     """`weights = softmax(query key^T / sqrt(k) + bias)`, `output = weights value`.
 
@@ -37,14 +37,15 @@ def scaled_dot_product_attention(
     mask_bhts: boolean, True = may attend (MASK); axes of size 1 are broadcast. causal: also hide the keys that come after the query
     (CAUSAL). window: also hide the keys whose distance from the query is this or more (WINDOW); 0 hides none. scale: in place of `1 /
     sqrt(k)` (SCALE). cap: `soft_cap` of the scaled logits, before bias and mask (SOFTCAP). bias_bhts: added to the logits; -inf hides a
-    key. keep_bhts: dropout mask of the weights, True = keep. A query that may attend to nothing returns zeros (EMPTY). Fewer key heads
+    key. keep_bhts: dropout mask of the weights, True = keep. sink_h: a score of each head without a value, which joins the softmax and is
+    never masked (SINK). A query that may attend to nothing returns zeros (EMPTY). Fewer key heads
     than query heads are shared: each serves `h/g` neighboring query heads, the first of them the first `h/g`. Half-precision dtypes hold
     logits and softmax in float32 and round the weights before they multiply the values. Raises ValueError on shapes that do not fit.
     Source: Vaswani et al. 2017, eq. 1; grouped heads: Ainslie et al. 2023.
     """
     scores = (query_bthk.shape[0], query_bthk.shape[2], query_bthk.shape[1], key_bsgk.shape[1])
     return {
-        "heads": Heads(query_bthk, key_bsgk, value_bsge),
+        "heads": Heads(query_bthk, key_bsgk, value_bsge, sink_h),
         "mask_bhts": joined(mask_bhts, bias_bhts, scores),
         "scores": Scores(scale, cap, window, causal),
         "drop": Drop(keep_bhts, dropout_rate),
@@ -419,6 +420,7 @@ def as_of_case(component: str, given: Mapping[str, Any], place: Mapping[str, Any
     rotation = found.pop("rotation", None)
     if component in ("scaled_dot_product_attention", "multi_head_attention"):
         found["mask_bhts"], found["bias_bhts"] = parted(found.get("mask_bhts"))
+    found.pop("sink", None)  # whether there is one follows from the parameters, or from sink_h
     if "attending" in given:
         for name in ("scale", "cap", "window", *(() if component == "multi_head_attention" else ("causal",))):
             del found[name]

@@ -13,7 +13,7 @@ from ..case import Case, numpy_dtype
 from ..components import DECLARED, Component
 from ..stored import nested
 from . import calls, statistics
-from .patching import module_of
+from .patching import module_of, signature
 
 Rows = dict[str, Component]
 
@@ -88,7 +88,7 @@ def takes_config(component: str) -> bool:
 
 def signature_of(component: str) -> inspect.Signature:
     """Returns the signature of the component's function."""
-    return inspect.signature(function_of(component))
+    return signature(function_of(component))
 
 
 def answer(case: Case, around: contextlib.AbstractContextManager[Any] | None = None) -> dict[str, np.ndarray]:
@@ -99,7 +99,7 @@ def answer(case: Case, around: contextlib.AbstractContextManager[Any] | None = N
     """
     function = function_of(case.component)
     arguments = parameters.nest(case.inputs) | config_arguments(case.component, case.config, case.dtype)
-    accepted = inspect.signature(function).parameters
+    accepted = signature(function).parameters
     if "parameters" in accepted:
         arguments.setdefault("parameters", nested(case.parameters))
     if "config" in accepted:

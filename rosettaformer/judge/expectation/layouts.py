@@ -11,10 +11,11 @@ from typing import Any
 
 import numpy as np
 
-from reference_numpy import TransformerConfig, attention, feed_forward, layers, transformer
+from reference_numpy import TransformerConfig, attention, experts, feed_forward, layers, transformer
 from reference_numpy.values import Attending, Text
 
 from . import calls
+from .routing import Decisions
 
 Array = np.ndarray
 Tree = Mapping[str, Any]
@@ -118,12 +119,31 @@ def _network_sublayer(parameters: Tree, config: TransformerConfig, x_btd: Array)
 
     post: `norm(x + FFN(x))`; pre: `x + FFN(norm(x))`. parameters: feed_forward, feed_forward_norm.
     """
-    own, name = parameters["feed_forward"], config.activation
-    network = (
-        lambda y_btd: feed_forward.feed_forward(own, y_btd, name),
-        lambda y_btd, cotangent: feed_forward.feed_forward_vjp(own, y_btd, name, cotangent=cotangent),
-    )
+    own = parameters["feed_forward"]
+    if "router" in own:
+        network = (
+            lambda y_btd: experts.mixture_of_experts(own, config, y_btd),
+            lambda y_btd, cotangent: experts.mixture_of_experts_vjp(own, config, y_btd, cotangent=cotangent),
+        )
+    else:
+        given: dict[str, Any] = {"activation_name": config.activation, "gate": config.gate}
+        network = (
+            lambda y_btd: feed_forward.feed_forward(own, y_btd, **given),
+            lambda y_btd, cotangent: feed_forward.feed_forward_vjp(own, y_btd, **given, cotangent=cotangent),
+        )
     return _sublayer(parameters, config, "feed_forward", x_btd, network)
+
+
+def routed_experts(parameters: Tree, config: TransformerConfig, target: Array, target_mask_bt: Array | None = None) -> Array:
+    """The experts that every token of a decoder chooses, `b t l x`, True = chosen; layers without experts are left out.
+
+    Ports return ids `b t l k` in any order. Padding chooses none.
+    """
+    decisions = Decisions()
+    with decisions.recorded():
+        transformer.transformer(parameters, config, None, Text(target, target_mask_bt))
+    chosen_btlx = np.stack(decisions.made, axis=2)
+    return chosen_btlx if target_mask_bt is None else chosen_btlx & target_mask_bt[..., None, None]
 
 
 def _token_encoder(

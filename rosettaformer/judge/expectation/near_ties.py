@@ -20,7 +20,7 @@ import numpy as np
 from reference_numpy.beams import Beam
 
 from ..case import Case
-from . import components
+from . import components, other_experts
 from .choices import Chooser, Key
 from .tolerance import Answer, Expectation, chosen, expectation, searched
 
@@ -186,6 +186,8 @@ def followed(
 
     before: the result of `tolerance.expect` with the same `ask` and `rounded`.
     """
+    if any(one.undecided for one in before.values()):
+        return other_experts.followed(case, before, answer, ask, rounded) if answer else before
     if case.component not in components.SEARCHES or not _differs(case, before, answer):
         return before
     if note := _far(case, before, answer, ask, rounded):

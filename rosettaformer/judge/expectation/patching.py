@@ -10,6 +10,7 @@ run (`paths.Paths.followed`), and the choices of a search (`choices.chosen_by`).
 import contextlib
 import functools
 import importlib
+import inspect
 from collections.abc import Callable, Iterator, Mapping
 from types import ModuleType
 from typing import Any
@@ -37,6 +38,15 @@ def within(replaces: Replaces) -> Callable:
             return original(*args, **options)
 
     return altered
+
+
+def signature(function: Callable) -> inspect.Signature:
+    """Returns the signature of a function, replaced or not; it is computed once."""
+    own = inspect.unwrap(function, stop=lambda one: hasattr(one, "__signature__"))
+    return getattr(own, "__signature__", None) or _signature(own)
+
+
+_signature = functools.cache(inspect.signature)
 
 
 def _owner(name: str) -> tuple[Any, str]:

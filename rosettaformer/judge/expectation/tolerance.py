@@ -27,6 +27,7 @@ from ..case import Case, numpy_dtype
 from . import components, statistics
 from .choices import Chooser, Key, Replay, chosen_by
 from .orders import GRADIENT_ORDERS, ORDERS, TF32_ORDERS, order, shuffled
+from .routing import Decisions, Token
 
 Answer = Callable[..., dict[str, np.ndarray]]  # takes a case; for a search also a context manager to enter while it runs
 Error = tuple[np.dtype, float, float]  # the dtype of a run, its largest error, its root mean square error
@@ -49,6 +50,8 @@ class Expectation:
     note: str = ""  # why a differing output differs
     hidden: str = ""  # why a passing output is vacuous
     whole: float = 0.0  # if r is zero, the largest |r| of everything that this output is part of
+    decisions: int = 0  # of the routers: how many there are
+    undecided: int = 0  # of these, how many rounding may change
     lower: str = ""  # the lower precision that the noise belongs to
     own: float = 0.0  # the dtype's own bound, if the noise belongs to a lower precision
 
@@ -114,15 +117,57 @@ def expect(case: Case, answer: Answer = components.answer, rounded: bool = False
         chooser = Chooser()
         reference = chosen(case, chooser, answer, rounded)
         return searched(case, chooser.made, reference, answer)[0]
-    reference = answer(case) if rounded else answer(case.at("float64"))
+    return decided(case, answer, rounded, {}, random_orders)[0]
+
+
+def decided(
+    case: Case, answer: Answer, rounded: bool, changed: Mapping[Token, np.ndarray], random_orders: bool = False
+) -> tuple[Expectations, Decisions, list[np.ndarray]]:
+    """Returns the expectations, the decisions of routers, and the bounds of their scores.
+
+    changed: decisions that differ from the reference's own.
+    """
+    made, scores = Decisions(changed=changed), list[list[np.ndarray]]()
+    with made.recorded():
+        reference = answer(case) if rounded else answer(case.at("float64"))
+
+    def following(*given: Any) -> dict[str, np.ndarray]:
+        replay = Decisions(made.made)
+        with replay.recorded():
+            found = answer(*given)
+        scores.append(replay.scores)
+        return found
+
+    ask = following if made.calls else answer
     gradient = _has_gradients(case)
     alone = any(value.size == 1 and value.dtype.kind == "f" for value in reference.values())
     shuffles = gradient or random_orders or alone or _is_short(case)
     count = STEPPED if case.component == "training_steps" else SHUFFLES if shuffles else 0
-    found = _in_orders(case, answer, reference, _orders(case) + [shuffled(seed) for seed in range(count)])
+    found = _in_orders(case, ask, reference, _orders(case) + [shuffled(seed) for seed in range(count)])
     if case.dtype == "float64" and not count and not any(one.noise or one.dtype.kind in "biu" for one in found.values()):
-        found = _in_orders(case, answer, reference, [shuffled(seed) for seed in range(SHUFFLES)])
-    return _with_zeros(case, answer, reference, found) if gradient and not rounded else found
+        found = _in_orders(case, ask, reference, [shuffled(seed) for seed in range(SHUFFLES)])
+    bounds = _score_bounds(made, scores)
+    found = _with_zeros(case, ask, reference, found) if gradient and not rounded else found
+    if made.calls and not gradient:
+        real_bt = case.real_bt
+        count, open_ = made.count(real_bt), sum(1 for _ in made.undecided(bounds, real_bt))
+        found = {name: dataclasses.replace(one, decisions=count, undecided=open_) for name, one in found.items()}
+    return found, made, bounds
+
+
+def _score_bounds(decisions: Decisions, runs: Sequence[Sequence[np.ndarray]]) -> list[np.ndarray]:
+    """Returns the largest error of a token's scores for every call of a router, `b t 1`.
+
+    A few orders may agree on a token by chance, so that at least the median error counts. runs: the
+    scores in each order.
+    """
+    found = []
+    for call, own_btx in enumerate(decisions.scores):
+        errors = [np.abs(run[call] - own_btx).max(-1, keepdims=True) for run in runs]
+        error_bt1 = np.max(errors, axis=0) if errors else np.zeros_like(own_btx[..., :1])
+        unit = ulp(float(np.abs(own_btx).max(initial=0.0)), runs[0][call].dtype) if errors else 0.0
+        found.append(MAX_FACTOR * np.maximum(error_bt1, np.median(error_bt1)) + unit)
+    return found
 
 
 def _has_gradients(case: Case) -> bool:

@@ -1,6 +1,5 @@
 """Records every component call in a run of the reference, by canonical path."""
 
-import inspect
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -13,6 +12,7 @@ from reference_numpy import TransformerConfig, parameters
 from ..case import Case
 from ..stored import Stored, changed, flattened, in_c_order
 from . import calls, components
+from .patching import signature
 from .paths import SCOPES, Paths, joined, watched
 
 
@@ -81,7 +81,7 @@ class _Recorder:
         path, result = self.paths.run(component, function, args, options)
         if component in SCOPES or (not path and path in self.calls):
             return result
-        given = inspect.signature(function).bind(*args, **options).arguments
+        given = signature(function).bind(*args, **options).arguments
         call = self._call(path, component, parent, given, result)
         if (other := self._instead(call)) is not None:
             call = replace(call, output=other)

@@ -15,7 +15,7 @@ from reference_numpy.suggestions import known
 from ..expectation.components import FORWARD, is_layout, model_of
 
 Rename = tuple[str, str]  # canonical part, own part
-LETTERS = "dhgkefvparci"  # axes of `reference_numpy.parameters`, and i: a head's slice of the width
+LETTERS = "dhgkefxmwvparci"  # axes of `reference_numpy.parameters`, and i: a head's slice of the width
 # step of a canonical path -> its component, if their names differ
 _PARTS = {
     "source_embedding": "embedding",

@@ -2,7 +2,7 @@
 
 import re
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from string import Template
 from typing import Any
@@ -17,6 +17,13 @@ from ..templates import TEMPLATES
 
 PARTS = ("layers", "rotation", "attention", "model")  # of the text, in order
 _COMPUTED = {"score_scale": {"query_pre_attn_scalar": 'config["query_pre_attn_scalar"] ** -0.5'}}  # fields computed from entries
+# what the templates lack
+_UNWRITTEN: dict[str, Callable[[TransformerConfig], bool]] = {
+    "experts": lambda config: config.experts > 0,
+    "sinks": lambda config: config.attention_sinks != "none",
+    "a limited gate": lambda config: config.gate_limit is not None,
+    "multipliers": lambda config: config.residual_multiplier != 1 or config.embedding_multiplier != 1,
+}
 
 
 def written(folder: Path, framework: str, file: str) -> str:
@@ -24,6 +31,9 @@ def written(folder: Path, framework: str, file: str) -> str:
     checkpoint = load(folder, "hugging-face")
     config, said = checkpoint.config, checkpoint.foreign["config.json"]
     family = FAMILIES[said["model_type"]]
+    if problems := [what for what, has in _UNWRITTEN.items() if has(config)]:
+        wanted = "plain code has no experts, sinks, limited gates and multipliers yet; leave out --framework for a port of transformers"
+        raise ValueError(f"{wanted}; got {family.model_type} with {', '.join(problems)}")
     names = _names(family, config)
     flags = config.to_dict() | _flags(config, names)
     values = {"file": file, "family": family.model_type, "title": family.name} | names | _values(family, config, said, flags)

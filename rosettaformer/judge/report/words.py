@@ -4,6 +4,7 @@ import shlex
 from collections.abc import Sequence
 
 from ..case import SUITE_RELEASE
+from ..expectation.other_experts import ROUTED
 from ..expectation.tolerance import MAX_FACTOR
 from ..ports.command import PREFIX
 from ..status import Status
@@ -32,8 +33,18 @@ def headline(summary: Summary) -> str:
     others = summary.counted(*ACCEPTED)
     if summary.incomparable_parts:
         others.append(f"{counted(summary.incomparable_parts, 'single output')} not comparable")
+    others += [routing(summary)] if any(result.decisions for result in summary.results) else []
     skipped = f" ({len(summary.left):,} skipped: reasons below)" if summary.left else ""
     return ", ".join([text, *others]) + skipped
+
+
+def routing(summary: Summary) -> str:
+    """The decisions of routers: wrong ones if the port returns them, and undecided ones."""
+    returned = [result for result in summary.results if result.component == ROUTED and result.decisions]
+    asked = returned or [result for result in summary.results if result.decisions]
+    decisions, undecided, wrong = (sum(getattr(result, name) for result in asked) for name in ("decisions", "undecided", "wrong"))
+    text = f"{wrong:,} of {counted(decisions, 'routing decision')} wrong" if returned else f"{counted(decisions, 'routing decision')}"
+    return f"{text}, {undecided:,} undecided"
 
 
 def how_run(seconds: float | None) -> str:

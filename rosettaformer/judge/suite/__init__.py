@@ -14,7 +14,7 @@ from .build import Builder, excluded, reads_config
 from .gradients import gradients
 
 # modules whose cases follow the others of their components
-AFTER = ("decoders", "single_stack", "training_mode")
+AFTER = ("decoders", "experts", "single_stack", "training_mode")
 
 
 def all_cases(fixed: Mapping[str, Any] | None = None, grad: bool = False, shared: Sequence[str] = ()) -> list[Case]:

@@ -55,7 +55,7 @@ def like_cases(
     devices = max((mesh.devices for mesh in meshes), default=1)
     found = fitting((_in(dtypes, case) for case in found), memory, devices=devices)
     padded = "right_padding" if config.classes else "left_padding"
-    asked = (_in(dtypes, case) for case in apart if case.name in ("short", padded) and case.component != "states")
+    asked = (_in(dtypes, case) for case in apart if case.name in ("short", padded) and case.component not in ("states", "routed_experts"))
     found += [_gradient(case, memory, devices) for case in asked]
     if meshes and config.decoder_layers:
         training = (_in(dtypes, dataclasses.replace(case, **common | {"compared": ""})) for case in _of_training(config))
@@ -65,10 +65,11 @@ def like_cases(
 
 
 def of_decoder(config: TransformerConfig) -> Iterator[Case]:
-    for component in ("transformer", "states"):
+    routed = ("routed_experts",) if config.experts else ()
+    for component in ("transformer", "states", *routed):
         for name, inputs in prompts_of(config, "target", "target_mask_bt"):
-            if component != "states" or name in STATES:
-                yield case_of(name, component, config, {"source": None} | inputs)
+            if component == "transformer" or name in STATES:
+                yield case_of(name, component, config, inputs if component in routed else {"source": None} | inputs)
     for name, length, first in (("steps", PADDED, PADDED // 2), ("medium_steps", MEDIUM, MEDIUM - 9), ("long_steps", LONG + 6, LONG)):
         length = length_of(config, length)
         first = min(first, length - 1)

@@ -47,15 +47,15 @@ def entries(
 ) -> tuple[Entry, ...]:
     """Returns the entries of every decoder, with these defaults, followed by `others`.
 
-    act, epsilon: the names of the entries for the activation and for the norms' epsilon. without:
-    common entries that the family lacks.
+    act, epsilon: the names of the entries for the activation, empty if there is none, and for the
+    norms' epsilon. without: common entries that the family lacks.
     """
     usual = {epsilon: 1e-6, "tie_word_embeddings": False, "num_key_value_heads": None, "attention_dropout": 0.0} | defaults
     shared = {"num_key_value_heads": lambda given: given["num_attention_heads"]}
     fields = {name: fields for name, fields in _FIELDS.items() if name not in without} | {epsilon: ("epsilon",)}
     return (
         *(Entry(name, usual[name], own, otherwise=shared.get(name, lambda given: None)) for name, own in fields.items()),
-        Entry(act, next(iter(words)), ("activation",), words),
+        *((Entry(act, next(iter(words)), ("activation",), words),) if act else ()),
         *others,
     )
 
@@ -101,12 +101,21 @@ def attention(inputs: bool = True, output: bool = True) -> Table:
     )
 
 
-def feed_forward(biases: bool = False) -> Table:
-    """Returns the rows of the feed-forward. biases: whether its layers may have biases."""
+def feed_forward(
+    biases: bool = False,
+    native: str = "mlp",
+    canonical: str = "feed_forward",
+    width: str = "f",
+    names: tuple[str, str, str] = ("gate_proj", "up_proj", "down_proj"),
+) -> Table:
+    """Returns the rows of a feed-forward. biases: whether its layers may have biases.
+
+    width: the axis of the hidden layer. names: its gate, hidden and output layers.
+    """
     return (
-        *dense("mlp.gate_proj", "feed_forward.gate", "f d", "f" * biases),
-        *dense("mlp.up_proj", "feed_forward.hidden", "f d", "f" * biases),
-        *dense("mlp.down_proj", "feed_forward.output", "d f", "d" * biases),
+        *dense(f"{native}.{names[0]}", f"{canonical}.gate", f"{width} d", width * biases),
+        *dense(f"{native}.{names[1]}", f"{canonical}.hidden", f"{width} d", width * biases),
+        *dense(f"{native}.{names[2]}", f"{canonical}.output", f"d {width}", "d" * biases),
     )
 
 

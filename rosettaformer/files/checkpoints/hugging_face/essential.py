@@ -11,10 +11,11 @@ def essential(config: TransformerConfig) -> dict[str, Any]:
 
     Patterns are as short as possible, and the scale of the scores is a number.
     """
-    fields = config.to_dict()
-    kinds = [config.layer_kind(layer) for layer in range(max(config.encoder_layers, config.decoder_layers))]
+    fields, groups, layers = config.to_dict(), config.groups(), range(max(config.encoder_layers, config.decoder_layers))
+    kinds, mixed = [config.layer_kind(layer) for layer in layers], [config.has_experts(layer) for layer in layers]
     fields["layer_pattern"] = shortest(["local" if kind.window else "global" for kind in kinds])
     fields["rotary_pattern"] = shortest([kind.rotary for kind in kinds])
+    fields["expert_pattern"] = shortest(mixed)
     if config.score_scale is None:
         fields["score_scale"] = config.key_size**-0.5
     active = {
@@ -25,9 +26,16 @@ def essential(config: TransformerConfig) -> dict[str, Any]:
         **dict.fromkeys(("rotary_base", "rotary_scaling"), any(kind.rotary and not kind.window for kind in kinds)),
         **dict.fromkeys(("local_rotary_base", "local_rotary_scaling"), any(kind.rotary and kind.window for kind in kinds)),
         "window": any(kind.window for kind in kinds),
+        "feed_forward_width": not all(mixed),
+        **dict.fromkeys(("gate_limit", "hidden_offset"), config.gated_feed_forward),
+        **dict.fromkeys((*groups["experts"], *groups["router"], *groups["expert-groups"]), any(mixed)),
+        "expert_pattern": True,
         "round_embedding_scale": config.scale_embedding,
         "pooler_activation": config.pooler,
     }
+    if any(mixed):
+        active |= dict.fromkeys(("router_groups_kept", "router_group_score", "router_group_mask"), config.router_groups > 1)
+        active |= {"router_epsilon": config.router_normalize, "shared_gate": config.shared_width > 0}
     return {name: value for name, value in fields.items() if active.get(name, True)}
 
 

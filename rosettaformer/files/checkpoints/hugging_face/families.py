@@ -13,7 +13,9 @@ _PLACES = (
     "plain_decoders.GLM", "plain_decoders.GLM4", "plain_decoders.STABLELM", "starcoder2.FAMILY",
     "plain_decoders.SEED_OSS", "exaone4.FAMILY", "plain_decoders.ERNIE4_5", "plain_decoders.HELIUM",
     "gpt_neo.FAMILY", "opt.FAMILY", "roberta.FAMILY", "roberta.XLM_ROBERTA", "roberta.CAMEMBERT",
-    "distilbert.FAMILY",
+    "distilbert.FAMILY", "granite.GRANITE", "experts.MIXTRAL", "experts.QWEN2_MOE", "experts.QWEN3_MOE",
+    "experts.OLMOE", "granite.GRANITE_MOE", "granite.GRANITE_MOE_SHARED", "experts.GPT_OSS",
+    "experts.GLM4_MOE",
 )  # fmt: skip
 _NAMED = [place.split(".") for place in _PLACES]
 _FAMILIES: list[Family] = [getattr(import_module(f".{file}", __package__), name) for file, name in _NAMED]

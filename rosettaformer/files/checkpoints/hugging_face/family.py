@@ -46,6 +46,11 @@ class Joint:
     kept: tuple[str, ...] = ()
 
 
+def starred(name: str) -> str:
+    """Returns the name in a table of a tensor: * replaces the layer, and the index of an expert."""
+    return re.sub(r"\.\d+(?=\.)", ".*", name)
+
+
 def head_sizes(width: str, heads: str, own: Mapping[str, Any] | None = None, divides: bool = True) -> Joint:
     """Returns the joint for the head size, which is width / heads unless an entry sets it.
 
@@ -97,9 +102,11 @@ class Family:
     not read -> why. harmless: entries that do not affect the result. aliases: synonyms of entries.
     prefix: prefix of the base class's tensors in a class with a head, except for `outside`.
     prefixes: alternatives. classes: class -> heads, preferred classes first. older: name endings in
-    earlier versions of the library. buffers: stored tensors that are not parameters. twins: tensors
+    other versions of the library. buffers: stored tensors that are not parameters. twins: tensors
     equal to another one, in addition to the config's ties. nameless: whether tensors identify the
     family without model_type and class. `beside`: pattern of tensors that belong to other models.
+    together: rows that a file may have in place of those of the table that hold the same parameters.
+    marked: end of a tensor's name whose whole layer belongs to another model; empty if there is none.
     padded_by_id: whether positions follow from the padding id, which no real token may then have.
     """
 
@@ -117,6 +124,7 @@ class Family:
     classes: Mapping[str, tuple[str, ...]]
     heads: tuple[Head, ...]
     table: Table
+    together: Table = ()
     older: Mapping[str, str] = field(default_factory=dict)
     buffers: str
     twins: Mapping[str, str] = field(default_factory=dict)
@@ -124,6 +132,7 @@ class Family:
     prefixes: tuple[str, ...] = ()
     nameless: bool = False
     beside: str = r"\Z."
+    marked: str = ""
     padded_by_id: bool = False
 
     @property
@@ -137,13 +146,17 @@ class Family:
         name = key.removeprefix(prefix)
         return next((name.removesuffix(old) + new for old, new in self.older.items() if name.endswith(old)), name)
 
-    def rows(self, config: TransformerConfig) -> Table:
-        """Returns the rows of a model's tensors. If two rows hold a parameter, the last counts."""
-        own = self.heads_of(config)
+    def rows(self, config: TransformerConfig, names: Iterable[str] = ()) -> Table:
+        """Returns the rows of a model's tensors, in the form that is among the native names.
+
+        If two rows of the table hold a parameter, the last counts.
+        """
+        own, given = self.heads_of(config), {starred(name) for name in names}
         absent = [head.tensors for head in self.heads if head.flag and head.name not in own]
         rows = [row for row in self.table if not any(re.fullmatch(pattern, row.name) for pattern in absent)]
-        last = {row.parts[0].name: row for row in rows}
-        return tuple(row for row in rows if last[row.parts[0].name] is row)
+        instead = [row for row in self.together if row.name in given]
+        last = {row.parts[0].name: row for row in rows} | {part.name: row for row in instead for part in row.parts}
+        return tuple(row for row in (*rows, *instead) if last[row.parts[0].name] is row)
 
     def owns(self, said: Mapping[str, Any], names: Iterable[str]) -> bool:
         """Whether a model without model_type is of this family, judging by class or tensors."""
@@ -161,7 +174,7 @@ class Family:
 
     def entry_names(self) -> dict[str, str]:
         """Maps each field to the entry that sets it."""
-        names = {field: name for joint in self.joints for field, name in joint.fields.items() if name in joint.entries}
+        names = {field: name for joint in self.joints for field, name in joint.fields.items() if name.split()[0] in joint.entries}
         return names | {field: entry.name for entry in reversed(self.entries) for field in entry.fields}
 
     def heads_of(self, config: TransformerConfig) -> set[str]:

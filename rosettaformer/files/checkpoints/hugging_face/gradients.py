@@ -20,9 +20,10 @@ def canonical(folder: str | Path, config: TransformerConfig, arrays: Mapping[str
     family = family_of(Path(folder), arrays)
     if family is None:
         raise ValueError(f"{folder} is not a folder of a supported family; name the checkpoint's folder")
-    natives = {native.name: native for native in tables.natives(family.rows(config), config)}
-    rows = {row.parts[0].name: row.name for row in family.table}
-    stored = {**family.twins} | {rows[name]: rows[other] for name, other in parameters.ties(config).items()}
+    rows = family.rows(config, [family.native(key) for key in arrays])
+    natives = {native.name: native for native in tables.natives(rows, config)}
+    names = {row.parts[0].name: row.name for row in family.table}
+    stored = {**family.twins} | {names[name]: names[other] for name, other in parameters.ties(config).items()}
     found: dict[str, np.ndarray] = {}
     for key, array in arrays.items():
         name = family.native(key)
@@ -32,6 +33,9 @@ def canonical(folder: str | Path, config: TransformerConfig, arrays: Mapping[str
         if array.shape != natives[name].shape:
             raise ValueError(f"the gradient of {key} must have the shape {natives[name].shape}; got {array.shape}")
         found[name] = found[name] + array if name in found else array
+    for name, native in natives.items():
+        if native.parts[0][0].name.endswith("selection_bias"):  # takes part in the choice of experts only
+            found.setdefault(name, np.zeros(native.shape, array.dtype))
     if missing := [name for name in natives if name not in stored and name not in found]:
         raise ValueError(f"every tensor needs a gradient; missing: {', '.join(missing[:4])}")
-    return {part: piece for name, array in found.items() for part, piece in tables.split(natives[name], array).items()}
+    return dict(tables.canonical((natives[name], found[name]) for name in natives if name in found))

@@ -15,6 +15,7 @@ from reference_numpy import TransformerConfig, parameters
 from reference_numpy.suggestions import known
 
 from . import entries
+from .decisive import decisive
 from .families import FAMILIES
 from .family import Family
 from .reading import CONFIG, GENERATION
@@ -68,7 +69,7 @@ def family_of(name: str) -> Family:
 
 def weights(config: TransformerConfig, seed: int) -> dict[str, np.ndarray]:
     """Returns random float64 parameters by canonical name, scaled to keep activations stable."""
-    return {name: _drawn(name, shape, config, seed) for name, shape in parameters.shapes(config).items()}
+    return decisive({name: _drawn(name, shape, config, seed) for name, shape in parameters.shapes(config).items()}, config, seed)
 
 
 def _drawn(name: str, shape: tuple[int, ...], config: TransformerConfig, seed: int) -> np.ndarray:
@@ -79,7 +80,10 @@ def _drawn(name: str, shape: tuple[int, ...], config: TransformerConfig, seed: i
     drawn = generator.standard_normal(shape) * (_stream(config) if kind == "table" or ".output." in name else 1.0)
     if kind == "kernel":
         of_heads = len(shape) == 3 and name.endswith("attention.output.kernel")
-        return drawn * GAIN / np.sqrt(shape[0] * shape[1] if of_heads else shape[0])
+        own = shape[1:] if ".experts." in name else shape
+        return drawn * GAIN / np.sqrt(own[0] * own[1] if of_heads else own[0])
+    if kind == "selection_bias":  # one expert is chosen less often than its score asks for
+        return 0.1 * drawn - 0.5 * (np.arange(shape[0]) == generator.integers(shape[0]))
     return drawn * {"bias": 0.5, "offset": 0.5}.get(kind, 1.0)
 
 

@@ -2,8 +2,7 @@
 
 import os
 import re
-from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,7 @@ from reference_numpy.suggestions import nearest
 from ....common.reading import read_object
 from .. import Checkpoint, CheckpointError, pickled, recognise, strict, tables
 from ..tables import Native
-from . import composite, entries
+from . import composite, entries, shown
 from .families import FAMILIES
 from .family import Family
 from .heads import Heads, advice, belonging, select
@@ -48,11 +47,9 @@ class Examination:
         """Returns the checkpoint, as views of the files. Raises CheckpointError on any problem."""
         if self.problems or self.config is None:
             raise CheckpointError(self.path, self.problems)
-        found: dict[str, np.ndarray] = {}
-        for key, native in self.natives.items():
-            if self.states[key] == "matched":
-                found |= tables.split(native, self.tensors[key])
-        return Checkpoint(self.config, {name: found[name] for name in parameters.axes(self.config)}, self.foreign)
+        matched = ((native, self.tensors[key]) for key, native in self.natives.items() if self.states[key] == "matched")
+        found = tables.canonical(matched)
+        return Checkpoint(self.config, tables.Made(found.__getitem__, parameters.axes(self.config)), self.foreign)
 
 
 def view(path: str | Path, *, ignore: Sequence[str] = (), spare: Sequence[str] = ()) -> Checkpoint:
@@ -99,16 +96,16 @@ def examine(path: str | Path, *, ignore: Sequence[str] = (), spare: Sequence[str
         problems = [entries.unadvised(problem) for problem in problems] if lacking else problems
         found.problems += lacking + [f"{CONFIG}: {problem}" for problem in problems] + heads.problems
     known = {key: native.shape for key, native in found.natives.items()}
-    found.problems += strict.content_problems({key: found.tensors[key] for key in keys.values()}, known)
+    wide = [key for key, native in found.natives.items() if native.parts[0][0].name.endswith(strict.WIDE)]
+    found.problems += strict.content_problems({key: found.tensors[key] for key in keys.values()}, known, wide)
     return found
 
 
 def _matched(found: Examination, config: TransformerConfig, keys: Mapping[str, str], heads: Heads) -> TransformerConfig:
     """Matches tensors like `_match`, and returns the config corrected by what they show."""
-    config, problems = layered(found.family, config, keys)
-    found.problems += problems
-    config, problems = switched(found.family, config, keys)
-    found.problems += problems
+    for corrected in (shown.layered, shown.mixed, shown.switched, shown.counted):
+        config, problems = corrected(found.family, config, keys)
+        found.problems += problems
     _match(found, config, keys, heads)
     return config
 
@@ -197,9 +194,11 @@ def _family(said: Mapping[str, Any], names: Iterable[str]) -> Family | None:
 def _keys(found: Examination, ignore: Sequence[str]) -> dict[str, str]:
     """Maps native to stored names, without buffers and ignored tensors."""
     keys: dict[str, str] = {}
+    mark = found.family.marked
+    others = {native.removesuffix(mark) for native in map(found.family.native, found.tensors) if mark and native.endswith(mark)}
     for key in found.tensors:
         native = found.family.native(key)
-        if key in ignore or re.fullmatch(found.family.beside, native):
+        if key in ignore or re.fullmatch(found.family.beside, native) or native.startswith(tuple(others)):
             found.states[key] = "left out"
         elif re.fullmatch(found.family.buffers, native):
             found.states[key] = "buffer"
@@ -215,8 +214,10 @@ def _match(found: Examination, config: TransformerConfig, keys: Mapping[str, str
     """Matches the config's tensors with the folder's, and records every problem."""
     family, ties = found.family, _ties(found.family, config)
     keys, prefixed = dict(keys), any(key.startswith(family.prefix) for key in keys.values())
-    rows = family.rows(config)
+    rows = family.rows(config, keys)
     expected = {native.name: native for native in tables.natives(rows, config)}
+    held_by_none = parameters.axes(config).keys() - {part.name for native in expected.values() for part, _, _ in native.parts}
+    found.problems += [f"no tensor of a {family.name} holds {name}" for name in sorted(held_by_none)]
     held = {row.parts[0].name for row in rows}
     for name in [row.name for row in family.table if row not in rows and row.parts[0].name in held and row.name in keys]:
         found.states[keys.pop(name)] = "left out"  # another tensor replaces it
@@ -237,7 +238,7 @@ def _match(found: Examination, config: TransformerConfig, keys: Mapping[str, str
     lost = _lost_heads(found, heads, [name for name in expected if name not in keys])
     found.natives = {keys.get(name, family.stored(name, prefixed)): native for name, native in expected.items() if name not in lost}
     shapes = {key: native.shape for key, native in found.natives.items()}
-    found.problems += contradictions(family, found.natives, found.tensors)
+    found.problems += shown.contradictions(family, found.natives, found.tensors)
     found.problems += parameters.mismatches({key: found.tensors[key] for key in keys.values()}, shapes)
     found.states |= {key: "unexpected" for key in keys.values() if key not in shapes}
     for key, shape in shapes.items():
@@ -277,78 +278,3 @@ def _compare(found: Examination, key: str, stored: str, tied: bool) -> None:
     same = first.shape == second.shape and first.dtype == second.dtype
     if tied and not (same and all(first[part].tobytes() == second[part].tobytes() for part in parts)):
         found.problems.append(f"{key} differs from {stored}, to which config.json ties it (tie_word_embeddings)")
-
-
-_FIELDS = {"d": "model_width", "f": "feed_forward_width", "p": "max_positions", "a": "segments"}
-_OF_HEADS = {"h": "heads", "g": "key_value_heads", "k": "key_size", "e": "value_size"}
-# field -> end of the names of tensors that exist only if the field is set
-_BIASES = {
-    "query_key_value_bias": "attention.query.bias", "attention_output_bias": "attention.output.bias", "feed_forward_bias": ".hidden.bias",
-}  # fmt: skip
-
-
-def contradictions(family: Family, natives: Mapping[str, Native], tensors: Mapping[str, np.ndarray]) -> Iterator[str]:
-    """Reports every entry whose axes have a different size in all tensors."""
-    entries = family.entry_names()
-    letters = {letter: entries[field] for letter, field in _FIELDS.items() if field in entries} | {"v": "vocab_size", "c": "id2label"}
-    letters |= {f"({pair})": _together(entries, pair) for pair in ("h k", "h e", "g k", "g e")}
-    sizes: dict[str, set[tuple[int, int]]] = defaultdict(set)
-    for key, native in natives.items():
-        if len(native.parts) > 1 and key in tensors and len(tensors[key].shape) == len(native.shape):
-            stacked = [letters.get(_axes(part.axes)[native.axis], "") for part, _, _ in native.parts]
-            if all(stacked) and len({*stacked}) > 1:
-                sizes[" + ".join(stacked)].add((native.shape[native.axis], tensors[key].shape[native.axis]))
-        axes = _axes(native.parts[0][0].axes)
-        if len(native.parts) == 1 and key in tensors and len(tensors[key].shape) == len(axes):
-            for letter, wanted, got in zip(axes, native.shape, tensors[key].shape, strict=True):
-                sizes[letters.get(letter, "")].add((wanted, got))
-    sizes.pop("", None)
-    for entry, pairs in sizes.items():
-        (wanted, got), *others = pairs
-        if not others and wanted != got:
-            yield f"config.json says {entry} {wanted}, but the tensors have {got}"
-
-
-def _axes(letters: str) -> list[str]:
-    """Splits the axes of a tensor; brackets group canonical axes into one."""
-    return re.findall(r"\(.*?\)|\w+", letters)
-
-
-def _together(entries: Mapping[str, str], letters: str) -> str:
-    """Names the entries behind a grouped axis; empty if they do not determine it."""
-    count, size = (entries.get(_OF_HEADS[letter], "") for letter in letters.split())
-    if size:
-        return f"{count} x {size}" if count else ""
-    width, heads = entries.get("model_width"), entries.get("heads")
-    return f"{count} x {width} / {heads}" if count and count != heads else ""
-
-
-def switched(family: Family, config: TransformerConfig, names: Iterable[str]) -> tuple[TransformerConfig, list[str]]:
-    """Returns the config with the biases that exist, and a problem for every entry that differs."""
-    present, problems = {re.sub(r"\.\d+\.", ".*.", name) for name in names}, []
-    for entry in family.entries:
-        own = [row.name for row in family.table if any(row.parts[0].name.endswith(_BIASES.get(field, "\n")) for field in entry.fields)]
-        said, shown = bool(own) and getattr(config, entry.fields[0]), bool(present & {*own})
-        if own and said != shown:
-            problems.append(f"config.json says {entry.name} {str(said).lower()}, but there is {'a' if shown else 'no'} {own[0]}")
-            config = config.replace(**dict.fromkeys(entry.fields, shown))
-    return config, problems
-
-
-def layered(family: Family, config: TransformerConfig, names: Iterable[str]) -> tuple[TransformerConfig, list[str]]:
-    """Returns the config with the layers that exist, and a problem if their number differs.
-
-    A layer counts only if it has a tensor, since a file may claim any number.
-    """
-    names, problems = list(names), []
-    entries = family.entry_names()
-    for row in {row.name.partition("*")[0]: row for row in family.table if "*" in row.name}.values():
-        field = f"{row.parts[0].name.partition('.')[0]}_layers"
-        present = {int(found[1]) for name in names if (found := re.match(rf"{re.escape(row.name.partition('*')[0])}(\d{{1,9}})\.", name))}
-        count, said = max(present, default=-1) + 1, getattr(config, field)
-        if count > len(names):
-            count = next(index for index in range(len(present) + 1) if index not in present)
-        if count != said:
-            problems.append(f"config.json says {entries[field]} {said}, but the tensors have {count}")
-            config = config.replace(**{field: max(count, 1)})
-    return config, problems

@@ -40,18 +40,20 @@ def flat(
     original: int | None = None,
     types: Collection[str] = tuple(TYPES),
     older: Mapping[str, str] | None = None,
+    usual: Mapping[str, Any] | None = None,
 ) -> Joint:
     """Returns the joint of a family whose layers all rotate in the same way.
 
     theta, positions: the library's defaults of `rope_theta` and `max_position_embeddings`. partial:
     its default of `partial_rotary_factor`, None if only 1 is supported. original: the default of
     `original_max_position_embeddings`, if the class has that entry. types: the supported
-    `rope_type` values. older: old name of a `rope_type` -> new name.
+    `rope_type` values. older: old name of a `rope_type` -> new name. usual: its default of
+    `rope_parameters`.
     """
 
     def read(entries: Mapping[str, Any]) -> dict[str, Any]:
         label = "rope_scaling" if entries["rope_scaling"] else "rope_parameters"
-        given = _object(entries[label], label)
+        given = _object(entries[label] if entries[label] is not None else usual, label)
         length = entries[NAMES["original_length"]]
         base, scaling = _read(given, label, entries, length, entries["rope_theta"], older or {}, types)
         share = _first(given.get("partial_rotary_factor"), entries["partial_rotary_factor"], partial, 1.0)

@@ -16,18 +16,22 @@ LAYERS = 100_000  # upper limit, more than the tensors that a file may have
 Entries = Mapping[str, Any]
 
 
-def everywhere(default: int | None) -> Joint:
-    """Returns the joint of a family whose layers all have a window if `sliding_window` is set."""
+def everywhere(default: int | None, switch: str = "") -> Joint:
+    """Returns the joint of a family whose layers all have a window if `sliding_window` is set.
+
+    switch: an entry that must be true as well.
+    """
 
     def read(entries: Entries) -> dict[str, Any]:
-        window = entries["sliding_window"]
+        window = entries["sliding_window"] if not switch or entries[switch] else None
         return {"layer_pattern": ("global",), "window": 0} if window is None else {"layer_pattern": ("local",), "window": sized(window)}
 
     def write(config: TransformerConfig, said: Entries) -> dict[str, Any]:
-        return {"sliding_window": config.window if config.layer_kind(0).window else None}
+        window = config.layer_kind(0).window
+        return {"sliding_window": window or None} | ({switch: bool(window)} if switch else {})
 
-    fields = dict.fromkeys(FIELDS, "sliding_window")
-    return Joint({"sliding_window": default}, fields, read, write, "applies to every layer; null: no window")
+    fields, entries = dict.fromkeys(FIELDS, "sliding_window"), {"sliding_window": default} | ({switch: False} if switch else {})
+    return Joint(entries, fields, read, write, "applies to every layer; null: no window")
 
 
 def by_layer(

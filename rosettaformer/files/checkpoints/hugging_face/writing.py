@@ -2,7 +2,7 @@
 
 import json
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ from reference_numpy import parameters as declaration
 from ....common.atomic import replacing
 from .. import CheckpointError, container, strict, tables
 from ..container import Written
+from ..tables import Native
 from . import entries
 from .families import FAMILIES
 from .family import Family
@@ -46,20 +47,20 @@ def save(
     """
     path, foreign = Path(path), foreign or {}
     family, said = _family(config, foreign.get(CONFIG, {}))
-    arrays = {name: np.asarray(array) for name, array in parameters.items()}
+    arrays = tables.arrays(parameters)
     if problems := strict.problems(arrays, declaration.shapes(config), dtype):
         raise CheckpointError(path, problems)
     if path.exists() or path.is_symlink():
         raise ValueError(f"{path} already exists; a Hugging Face model needs a new folder")
-    kind = dtype or str(next(iter(arrays.values())).dtype)
-    said = {name: value for name, value in said.items() if name != "torch_dtype"} | {"dtype": kind}
+    kind, own = dtype and strict.numpy_dtype(dtype), dtype or str(next(iter(arrays.values())).dtype)
+    said = {name: value for name, value in said.items() if name != "torch_dtype"} | {"dtype": own}
     natives = _natives(family, config, arrays, prefixed=said["architectures"] != [family.base])
     with replacing(path) as temporary:
         temporary.mkdir()
         if max_shard_bytes is None:
-            container.write(temporary / "model.safetensors", natives, {"format": "pt"}, strict.numpy_dtype(kind), written)
+            container.write(temporary / "model.safetensors", natives, {"format": "pt"}, kind, written)
         else:
-            container.write_shards(temporary, natives, {"format": "pt"}, max_shard_bytes, strict.numpy_dtype(kind), written)
+            container.write_shards(temporary, natives, {"format": "pt"}, max_shard_bytes, kind, written)
         for name, value in {**foreign, CONFIG: said}.items():
             if name in (CONFIG, GENERATION):
                 (temporary / name).write_text(json.dumps(value, indent=2, sort_keys=True) + "\n", encoding="utf-8")
@@ -89,32 +90,15 @@ def _family(config: TransformerConfig, said: Mapping[str, Any]) -> tuple[Family,
     raise CheckpointError("the model", problems or ["no Hugging Face family can be written with both an encoder and a decoder"])
 
 
-class _Made(Mapping[str, np.ndarray]):
-    """Tensors that are computed on access and not kept."""
-
-    def __init__(self, makers: Mapping[str, Callable[[], np.ndarray]]) -> None:
-        self._makers = makers
-
-    def __getitem__(self, name: str) -> np.ndarray:
-        return self._makers[name]()
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._makers)
-
-    def __len__(self) -> int:
-        return len(self._makers)
-
-
 def _natives(family: Family, config: TransformerConfig, arrays: Mapping[str, np.ndarray], prefixed: bool) -> Mapping[str, np.ndarray]:
     """Returns the tensors as the library stores them, tied tensors once.
 
     A twin replaces its tensor if the logits are tied, and is stored in addition otherwise.
     """
-    makers: dict[str, Callable[[], np.ndarray]] = {}
+    found: dict[str, Native] = {}
     for native in tables.natives(family.rows(config), config):
         if all(part.name in arrays for part, _, _ in native.parts):
-            make = lambda native=native: tables.merged(native, arrays)  # noqa: E731
             twins = [twin for twin, name in family.twins.items() if name == native.name]
             for name in twins if twins and config.tie_logits else [native.name, *twins]:
-                makers[family.stored(name, prefixed)] = make
-    return _Made(makers)
+                found[family.stored(name, prefixed)] = native
+    return tables.Made(lambda name: tables.merged(found[name], arrays), found)

@@ -110,6 +110,18 @@ def scaled_dot_product_attention(query_bthk, key_bsgk, value_bsge, mask_bhts=Non
     return ops.einsum("bhts,bshe->bthe", weights_bhts, value_bshe)
 
 
+def attention_with_sink(query_bthk, key_bsgk, value_bsge, mask_bhts, sink_h):
+    shared = query_bthk.shape[2] // key_bsgk.shape[2]
+    key_bshk = ops.repeat(key_bsgk, shared, axis=2)
+    value_bshe = ops.repeat(value_bsge, shared, axis=2)
+    logits_bhts = ops.einsum("bthk,bshk->bhts", query_bthk, key_bshk) / query_bthk.shape[-1] ** 0.5
+    sink_bht1 = ops.broadcast_to(sink_h[:, None, None], (*logits_bhts.shape[:3], 1))
+    logits_bhtn = ops.concatenate([logits_bhts, sink_bht1], axis=-1)
+    mask_bhtn = ops.concatenate([mask_bhts, ops.ones_like(mask_bhts[..., :1])], axis=-1)
+    weights_bhtn = softmax(logits_bhtn, mask_bhtn)
+    return ops.einsum("bhts,bshe->bthe", weights_bhtn[..., :-1], value_bshe)
+
+
 def multi_head_attention(parameters, query_btd, memory_bsd, mask_bhts=None, bias_bhts=None):
     query_bthk = linear("btd,dhk->bthk", parameters["query"], query_btd)
     key_bsgk = linear("bsd,dgk->bsgk", parameters["key"], memory_bsd)
@@ -147,6 +159,64 @@ def gated_feed_forward(parameters, x_btd, activation):
     gate_btf = activation(linear("btd,df->btf", parameters["gate"], x_btd))
     hidden_btf = linear("btd,df->btf", parameters["hidden"], x_btd)
     return linear("btf,fd->btd", parameters["output"], gate_btf * hidden_btf)
+
+
+def limited_feed_forward(parameters, x_btd, activation, limit, offset):
+    gate_btf = ops.minimum(linear("btd,df->btf", parameters["gate"], x_btd), limit)
+    hidden_btf = ops.clip(linear("btd,df->btf", parameters["hidden"], x_btd), -limit, limit)
+    product_btf = activation(gate_btf) * (hidden_btf + offset)
+    return linear("btf,fd->btd", parameters["output"], product_btf)
+
+
+def largest(scores, count):
+    order = ops.argsort(-scores, axis=-1)
+    return ops.argsort(order, axis=-1) < count
+
+
+def softmax_router(parameters, x_btd, count, normalize):
+    score_btx = softmax(linear("btd,dx->btx", parameters, x_btd))
+    weight_btx = ops.where(largest(score_btx, count), score_btx, 0.0)
+    return weight_btx / ops.sum(weight_btx, axis=-1, keepdims=True) if normalize else weight_btx
+
+
+def chosen_softmax_router(parameters, x_btd, count):
+    logits_btx = linear("btd,dx->btx", parameters, x_btd)
+    return softmax(logits_btx, largest(logits_btx, count))
+
+
+def in_best_groups(score_btx, groups, kept):
+    grouped_btgn = ops.reshape(score_btx, (*score_btx.shape[:2], groups, -1))
+    best_btgn = ops.sort(grouped_btgn, axis=-1)[..., -2:]
+    kept_btg = largest(ops.sum(best_btgn, axis=-1), kept)
+    return ops.repeat(kept_btg, grouped_btgn.shape[-1], axis=-1)
+
+
+def sigmoid_router(parameters, x_btd, count, groups, kept, outside, scale):
+    score_btx = ops.sigmoid(linear("btd,dx->btx", parameters, x_btd))
+    biased_btx = score_btx + parameters["selection_bias"]
+    inside_btx = in_best_groups(biased_btx, groups, kept)
+    chosen_btx = largest(ops.where(inside_btx, biased_btx, outside), count)
+    weight_btx = ops.where(chosen_btx, score_btx, 0.0)
+    return scale * weight_btx / (ops.sum(weight_btx, axis=-1, keepdims=True) + 1e-20)
+
+
+def expert(parameters, index):
+    return {name: {leaf: p[index] for leaf, p in layer.items()} for name, layer in parameters.items()}
+
+
+def mixture_of_experts(parameters, x_btd, router, network):
+    weight_btx = router(parameters["router"], x_btd)
+    y_btd = ops.zeros_like(x_btd)
+    for index in range(weight_btx.shape[-1]):
+        weight_bt1 = weight_btx[:, :, index, None]
+        y_btd = y_btd + weight_bt1 * network(expert(parameters["experts"], index), x_btd)
+    if "shared" in parameters:
+        shared_btd = network(parameters["shared"], x_btd)
+        if "shared_gate" in parameters:
+            gate_bt = linear("btd,d->bt", parameters["shared_gate"], x_btd)
+            shared_btd = ops.sigmoid(gate_bt[:, :, None]) * shared_btd
+        y_btd = y_btd + shared_btd
+    return y_btd
 
 
 def layer_norm(parameters, x_btd, epsilon):

@@ -1,12 +1,16 @@
 """Builds a port from the plain versions: one function of the case per component."""
 
 import dataclasses
+import functools
 import inspect
+import math
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 
+from reference_numpy import TransformerConfig
+from reference_numpy.gate import Gate
 from reference_numpy.parameters import axes, flatten, nest, shapes
 from reference_numpy.strategy import Strategy
 from rosettaformer.judge.expectation.components import COMPONENTS, config_arguments, function_of
@@ -16,12 +20,20 @@ DEFAULTS = {field.name: field.default for field in dataclasses.fields(Strategy)}
 ANSWERED_APART = ("adam", "clip_global_norm", "initialise")  # plain versions that work on a single tensor
 # config fields -> the values that layers and models assume
 LAYER = {"norm": "layer", "gated_feed_forward": False, "query_key_norm": "none", "score_scale": None, "score_cap": None,
-         "norm_one_plus_scale": False, "logit_scale": 1, "logit_cap": None}  # fmt: skip
+         "norm_one_plus_scale": False, "logit_scale": 1, "logit_cap": None, "attention_sinks": "none", "experts": 0,
+         "gate_limit": None, "hidden_offset": 0, "residual_multiplier": 1, "embedding_multiplier": 1}  # fmt: skip
 MODEL = LAYER | {"norm_placement": "post", "activation": "relu", "positions": "sinusoidal", "sinusoid_layout": "interleaved",
                  "scale_embedding": True, "position_start": "first_token", "embedding_norm": False, "segments": 0, "pooler": False,
                  "classes": 0, "masked_language_head": False,}  # fmt: skip
-# arguments without effect unless there is a keep mask or RoPE (not covered), or half precision
-WITHOUT_EFFECT = ("config", "dropout_rate", "layer", "position_bs", "position_bt", "cast_before_scale", "round_scale")
+ROUTER = {"selection_bias": False, "router_groups": 1, "router_scale": 1}
+# scores of the router -> its plain function, and the config fields that it assumes
+ROUTERS: dict[str, tuple[str, dict[str, Any]]] = {
+    "softmax": ("softmax_router", ROUTER | {"router_epsilon": 0}),
+    "chosen_softmax": ("chosen_softmax_router", ROUTER | {"router_normalize": False}),
+    "sigmoid": ("sigmoid_router", {"selection_bias": True, "router_normalize": True, "router_epsilon": 1e-20}),
+}
+# arguments without effect unless there is a keep mask or RoPE (not covered), or half precision; and the gate, which selects a function
+WITHOUT_EFFECT = ("config", "dropout_rate", "layer", "position_bs", "position_bt", "cast_before_scale", "round_scale", "gate")
 BERT = LAYER | {"norm_placement": "post", "positions": "learned", "position_start": "row", "position_offset": 0,
                 "scale_embedding": False, "embedding_norm": True, "pooler_activation": "tanh"}  # fmt: skip
 OF_MODEL = ("transformer", "training_loss", "greedy_search")
@@ -73,6 +85,8 @@ class Port:
             lengths = arrays[0].shape[1], arrays[0 if "x_btd" in given else 1].shape[1]
             causal = self.back(self.plain.causal_mask(*lengths))
             given[name] = self.back(self.plain.combine_masks(*map(self._converted, (given.get(name, causal), causal))))
+        if "sink_h" in given:
+            given.setdefault("mask_bhts", np.ones((1, 1, given["query_bthk"].shape[1], given["key_bsgk"].shape[1]), bool))
         if case.component in OF_BERT:
             shape = given["source"].shape
             given = {"source_mask_bs": np.ones(shape, bool), "segment_bs": np.zeros(shape, int)} | given
@@ -86,10 +100,20 @@ class Port:
         """Returns an argument that is not in inputs or parameters: a part of the model, or a config field."""
         config = case.config
         kind = case.component.partition("_")[0]
+        if name in ("router", "network"):
+            return self._bound(_router(config) if name == "router" else _feed_forward(config), case)
         found = {
             "activation": getattr(self.plain, config.activation),
             "layer": getattr(self.plain, f"{config.norm_placement}_norm_{kind}_layer", None),
             "base": config.rotary_base,
+            "limit": math.inf if config.gate_limit is None else config.gate_limit,
+            "offset": config.hidden_offset,
+            "count": config.experts_per_token,
+            "normalize": config.router_normalize,
+            "groups": config.router_groups,
+            "kept": config.router_groups_kept,
+            "outside": 0.0 if config.router_group_mask == "zero" else -math.inf,
+            "scale": config.router_scale,
             "padding_id": config.padding_id,
             "epsilon": config.epsilon,
             "smoothing": 0.0,
@@ -99,6 +123,12 @@ class Port:
             "repetition_penalty": 1.0,
         }
         return found.get(name)
+
+    def _bound(self, name: str, case: Case) -> Callable[..., Any]:
+        """Returns a plain function of parameters and vectors, with its other arguments."""
+        function = getattr(self.plain, name)
+        others = [argument for argument in inspect.signature(function).parameters if argument not in ("parameters", "x_btd")]
+        return functools.partial(function, **{argument: self._setting(case, argument) for argument in others})
 
     def _converted(self, value: Any) -> Any:
         if isinstance(value, dict):
@@ -166,6 +196,7 @@ class Port:
 VARIANTS = {
     "activation": ("relu", "gelu_erf", "gelu_tanh", "gelu_sigmoid", "silu"),
     "feed_forward": ("gated_feed_forward",),
+    "router": ("softmax_router",),
     "rotary_embedding": ("rotary_halves", "rotary_neighbours"),
     "encoder_layer": ("pre_norm_encoder_layer", "post_norm_encoder_layer"),
     "decoder_layer": ("pre_norm_decoder_layer", "post_norm_decoder_layer"),
@@ -177,14 +208,12 @@ def _variant(case: Case) -> str:
     config, component = case.config, case.component
     assumed = LAYER if component in STACKS else MODEL if component in OF_MODEL else BERT if component in OF_BERT else {}
     if component == "multi_head_attention":
-        assumed = {"query_key_norm": "none", "score_scale": None, "score_cap": None}
+        assumed = {name: LAYER[name] for name in ("query_key_norm", "score_scale", "score_cap", "attention_sinks")}
     if component == "pooler":
         assumed = {"pooler_activation": BERT["pooler_activation"]}
     if component == "masked_language_head":
         assumed = {name: LAYER[name] for name in ("norm", "norm_one_plus_scale", "logit_scale", "logit_cap")}
-    for field, value in assumed.items():
-        if getattr(config, field) != value:
-            raise NotCovered(f"the plain version fixes {field}={value!r}")
+    _require(config, assumed)
     attends = component in ("multi_head_attention", *STACKS)
     if attends and config.positions == "rotary":
         raise NotCovered("the plain version has no RoPE")
@@ -210,14 +239,37 @@ def _variant(case: Case) -> str:
         if config.rotary_size != config.key_size or kind.scaling.kind != "none" or kind.base != config.rotary_base:
             raise NotCovered("the plain version rotates all features, with unscaled frequencies")
         return "rotary_halves" if config.rotary_layout == "halves" else "rotary_neighbours"
+    if component in ("router", "mixture_of_experts"):
+        return _router(config) if component == "router" else component
+    if component == "scaled_dot_product_attention" and "sink_h" in case.inputs:
+        return "attention_with_sink"
     if component in ("encoder_layer", "decoder_layer", "encoder", "decoder") and config.norm_placement not in ("pre", "post"):
         raise NotCovered("the plain version has its norms before or after the sub-layers")
     return {
         "activation": config.activation,
-        "feed_forward": ("gated_" if config.gated_feed_forward else "") + "feed_forward",
+        "feed_forward": _feed_forward(config),
         "encoder_layer": f"{config.norm_placement}_norm_encoder_layer",
         "decoder_layer": f"{config.norm_placement}_norm_decoder_layer",
     }.get(component, component)
+
+
+def _require(config: TransformerConfig, assumed: dict[str, Any]) -> None:
+    for field, value in assumed.items():
+        if getattr(config, field) != value:
+            raise NotCovered(f"the plain version fixes {field}={value!r}")
+
+
+def _feed_forward(config: TransformerConfig) -> str:
+    kind = "" if not config.gated_feed_forward else "gated_" if config.gate == Gate() else "limited_"
+    return f"{kind}feed_forward"
+
+
+def _router(config: TransformerConfig) -> str:
+    if config.router_scores not in ROUTERS:
+        raise NotCovered(f"no plain router has router_scores={config.router_scores!r}")
+    name, assumed = ROUTERS[config.router_scores]
+    _require(config, assumed)
+    return name
 
 
 def _given(case: Case) -> dict[str, Any]:

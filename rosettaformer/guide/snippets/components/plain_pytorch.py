@@ -109,6 +109,18 @@ def scaled_dot_product_attention(query_bthk, key_bsgk, value_bsge, mask_bhts=Non
     return torch.einsum("bhts,bshe->bthe", weights_bhts, value_bshe)
 
 
+def attention_with_sink(query_bthk, key_bsgk, value_bsge, mask_bhts, sink_h):
+    shared = query_bthk.shape[2] // key_bsgk.shape[2]
+    key_bshk = torch.repeat_interleave(key_bsgk, shared, dim=2)
+    value_bshe = torch.repeat_interleave(value_bsge, shared, dim=2)
+    logits_bhts = torch.einsum("bthk,bshk->bhts", query_bthk, key_bshk) / query_bthk.shape[-1] ** 0.5
+    sink_bht1 = torch.broadcast_to(sink_h[:, None, None], (*logits_bhts.shape[:3], 1))
+    logits_bhtn = torch.cat([logits_bhts, sink_bht1], dim=-1)
+    mask_bhtn = torch.cat([mask_bhts, torch.ones_like(mask_bhts[..., :1])], dim=-1)
+    weights_bhtn = softmax(logits_bhtn, mask_bhtn)
+    return torch.einsum("bhts,bshe->bthe", weights_bhtn[..., :-1], value_bshe)
+
+
 def multi_head_attention(parameters, query_btd, memory_bsd, mask_bhts=None, bias_bhts=None):
     query_bthk = linear("btd,dhk->bthk", parameters["query"], query_btd)
     key_bsgk = linear("bsd,dgk->bsgk", parameters["key"], memory_bsd)
@@ -146,6 +158,64 @@ def gated_feed_forward(parameters, x_btd, activation):
     gate_btf = activation(linear("btd,df->btf", parameters["gate"], x_btd))
     hidden_btf = linear("btd,df->btf", parameters["hidden"], x_btd)
     return linear("btf,fd->btd", parameters["output"], gate_btf * hidden_btf)
+
+
+def limited_feed_forward(parameters, x_btd, activation, limit, offset):
+    gate_btf = torch.clamp(linear("btd,df->btf", parameters["gate"], x_btd), max=limit)
+    hidden_btf = torch.clamp(linear("btd,df->btf", parameters["hidden"], x_btd), -limit, limit)
+    product_btf = activation(gate_btf) * (hidden_btf + offset)
+    return linear("btf,fd->btd", parameters["output"], product_btf)
+
+
+def largest(scores, count):
+    order = torch.argsort(-scores, dim=-1, stable=True)
+    return torch.argsort(order, dim=-1) < count
+
+
+def softmax_router(parameters, x_btd, count, normalize):
+    score_btx = softmax(linear("btd,dx->btx", parameters, x_btd))
+    weight_btx = torch.where(largest(score_btx, count), score_btx, 0.0)
+    return weight_btx / torch.sum(weight_btx, dim=-1, keepdim=True) if normalize else weight_btx
+
+
+def chosen_softmax_router(parameters, x_btd, count):
+    logits_btx = linear("btd,dx->btx", parameters, x_btd)
+    return softmax(logits_btx, largest(logits_btx, count))
+
+
+def in_best_groups(score_btx, groups, kept):
+    grouped_btgn = score_btx.reshape(*score_btx.shape[:2], groups, -1)
+    best_btgn = torch.sort(grouped_btgn, dim=-1)[0][..., -2:]
+    kept_btg = largest(torch.sum(best_btgn, dim=-1), kept)
+    return torch.repeat_interleave(kept_btg, grouped_btgn.shape[-1], dim=-1)
+
+
+def sigmoid_router(parameters, x_btd, count, groups, kept, outside, scale):
+    score_btx = torch.sigmoid(linear("btd,dx->btx", parameters, x_btd))
+    biased_btx = score_btx + parameters["selection_bias"]
+    inside_btx = in_best_groups(biased_btx, groups, kept)
+    chosen_btx = largest(torch.where(inside_btx, biased_btx, outside), count)
+    weight_btx = torch.where(chosen_btx, score_btx, 0.0)
+    return scale * weight_btx / (torch.sum(weight_btx, dim=-1, keepdim=True) + 1e-20)
+
+
+def expert(parameters, index):
+    return {name: {leaf: p[index] for leaf, p in layer.items()} for name, layer in parameters.items()}
+
+
+def mixture_of_experts(parameters, x_btd, router, network):
+    weight_btx = router(parameters["router"], x_btd)
+    y_btd = torch.zeros_like(x_btd)
+    for index in range(weight_btx.shape[-1]):
+        weight_bt1 = weight_btx[:, :, index, None]
+        y_btd = y_btd + weight_bt1 * network(expert(parameters["experts"], index), x_btd)
+    if "shared" in parameters:
+        shared_btd = network(parameters["shared"], x_btd)
+        if "shared_gate" in parameters:
+            gate_bt = linear("btd,d->bt", parameters["shared_gate"], x_btd)
+            shared_btd = torch.sigmoid(gate_bt[:, :, None]) * shared_btd
+        y_btd = y_btd + shared_btd
+    return y_btd
 
 
 def layer_norm(parameters, x_btd, epsilon):

@@ -13,7 +13,8 @@ torch.set_default_dtype(torch.float64)
 dtypes = ("float64",)
 MODEL = {"norm": "rms", "norm_offset": False, "gated_feed_forward": True, "encoder_layers": 0,
          "positions": "rotary", "rotary_layout": "halves", "embedding_norm": False,
-         "final_norm": True}  # fmt: skip
+         "final_norm": True, **{name: plain_port.LAYER[name] for name in (
+             "attention_sinks", "experts", "gate_limit", "hidden_offset", "residual_multiplier")}}  # fmt: skip
 COVERED = {
     "rms_norm": {"norm_offset": False},
     "rotary_embedding": {"rotary_layout": "halves"},
@@ -22,9 +23,9 @@ COVERED = {
     "decoder_layer": MODEL,
     "decoder": MODEL,
     "logits": {},
-    "transformer": MODEL,
+    "transformer": MODEL | {"embedding_multiplier": 1},
 }
-WITHOUT = ("source", "keep", "keep_bhts", "bias_bhts", "return_weights", "window", "skip_padding",
+WITHOUT = ("source", "keep", "keep_bhts", "bias_bhts", "sink_h", "return_weights", "window", "skip_padding",
            "target_mask_bt")  # fmt: skip
 
 

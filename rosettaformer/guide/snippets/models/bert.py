@@ -37,8 +37,8 @@ logits = {"numpy": encoder_only.masked_language_logits(parameters.nest(values), 
 model = impl_torch.transformer.Transformer(config).eval()
 torch_weights.load(model, values, config)
 with torch.inference_mode():
-    tensors = [torch.from_numpy(array) for array in (ids, mask, segments)]
-    logits["torch"] = model.masked_language_logits(tensors[0], tensors[1], segment_bs=tensors[2]).numpy()
+    text = impl_torch.values.Text(*map(torch.from_numpy, (ids, mask, segments)))
+    logits["torch"] = model.masked_language_logits(text).numpy()
 
 model = impl_tf.transformer.Transformer(config)
 tf_weights.load(model, values, config)

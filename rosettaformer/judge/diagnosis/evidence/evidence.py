@@ -31,6 +31,7 @@ from ..symptoms.conditions import condition
 # which may have a larger error than the reference.
 FAR = {8: 1e5, 4: 1000.0, 2: 30.0}
 ALL = 0.995  # share of the error that prints as 100 %
+LARGEST = 1e150  # error whose square is finite
 SIMILAR = 20  # times the size of the smallest failing probe
 LEAKING = 1e-6  # change of a float64 output that shows that it depends on padding: far above rounding, far below one token
 EQUAL, SUPPORT = "equal", "support"
@@ -39,7 +40,12 @@ Answers = Sequence[Outputs]  # a port's outputs by probe; cases that raise an er
 
 
 class Evidence:
-    """A port's outputs for the probes. failed: the number of further cases without an output."""
+    """A port's outputs for the probes. failed: the number of further cases without an output.
+
+    screen: the outputs for much smaller cases, which rule out most alterations; None without them.
+    """
+
+    screen: "Evidence | None" = None
 
     def __init__(self, hypotheses: Hypotheses, answers: Answers, failed: int = 0) -> None:
         self.hypotheses, self.answers, self.failed = hypotheses, answers, failed
@@ -98,6 +104,8 @@ class Evidence:
     def equals(self, combination: Combination) -> bool:
         """Whether the altered reference matches every output."""
         self.hypotheses.deadline.check()
+        if self.screen and not self.screen.equals(combination):
+            return False
         return all(self.near(combination, index) for index in self._order) and all(
             self._support(combination, index) for index in self._order
         )
@@ -144,19 +152,21 @@ class Evidence:
         index = self.failing[0]
         return _complaint(self.probes[index], self.clean[index], self.answers[index])
 
-    def nearest(self, count: int = 3) -> list[tuple[Alteration, float]]:
-        """The hypotheses with the share of the error that they leave, best first."""
+    def nearest(self, count: int = 3, most: float = ALL) -> list[tuple[Alteration, float]]:
+        """The known bugs and settings that leave at most this share of the error, with the share,
+        best first.
+        """
         before = self._distance(())
         if self.one_number or not 0 < before < np.inf:
             return []
-        shares = [(one, self._distance((one,)) / before) for one in self.hypotheses.altering(self.small)]
-        return sorted((share for share in shares if share[1] < ALL), key=lambda share: share[1])[:count]
+        shares = [(one, self._distance((one,), most * before) / before) for one in self.hypotheses.catalogued]
+        return sorted((share for share in shares if share[1] <= most), key=lambda share: share[1])[:count]
 
-    def _distance(self, combination: Combination) -> float:
+    def _distance(self, combination: Combination, most: float = np.inf) -> float:
         """The root mean square of the small failing probes' largest relative errors; infinite
-        without outputs.
+        without outputs, or above `most`.
         """
-        distances = []
+        total, count = 0.0, sum(len(self.answers[index]) for index in self.small)
         for index in self.small:
             answer, predicted = self.answers[index], self.hypotheses.answer(combination, index)
             if predicted is None or not _same_shapes(predicted, answer):
@@ -165,9 +175,11 @@ class Evidence:
                 reference, got = self.hypotheses.clean[index][name].reference, np.asarray(answer[name], dtype=np.float64)
                 scale = np.abs(reference[np.isfinite(reference)]).max(initial=1e-30)
                 same = got == value  # infinities among them
-                distances.append(np.abs(np.where(same, 0.0, got) - np.where(same, 0.0, value)).max(initial=0.0) / scale)
-        with np.errstate(over="ignore"):
-            return float(np.nan_to_num(np.sqrt(np.mean(np.square(distances))), nan=np.inf))
+                error = float(np.abs(np.where(same, 0.0, got) - np.where(same, 0.0, value)).max(initial=0.0) / scale)
+                total += min(error, LARGEST) ** 2
+            if not total <= count * most**2:
+                return np.inf
+        return float(np.sqrt(total / count))
 
     def _may_equal(self, combination: Combination, index: int) -> bool:
         """A cheap check in float64: False if the altered reference clearly does not match."""

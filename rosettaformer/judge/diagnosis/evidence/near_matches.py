@@ -5,7 +5,6 @@ The remaining error must be small relative to the error, and as small as float32
 to the output. Such a match is reported as imprecise.
 """
 
-import itertools
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
@@ -42,9 +41,8 @@ def nearly(evidence: Evidence, known: Combination = ()) -> Nearly | None:
     probes = evidence.probes
     if any(probe.dtype != "float64" for probe in probes):
         return None
-    defects, settings = itertools.islice(evidence.hypotheses.tiers(), 2)
     best: Nearly | None = None
-    further = [(*known, one) for one in (*defects, *settings) if not one.rounding and one not in known]
+    further = [(*known, one) for one in evidence.hypotheses.catalogued if not one.rounding and one not in known]
     for combination in ([known] if known else []) + further:
         shares = _shares(evidence, combination)
         large = [share for share in shares.values() if share]

@@ -55,6 +55,8 @@ def dropping(hypotheses: Hypotheses, answers: Mapping[int, Sequence[Outputs]]) -
 
 def _draws(defect: Alteration, hypotheses: Hypotheses, index: int) -> bool:
     """Whether the outputs of the reference with this bug differ between runs of a probe."""
+    if not hypotheses.alters(defect, index):
+        return False
     draws = [altered.answer((defect,), hypotheses.probes[index]) for _ in range(DRAWS)]
     return _spread([answer for answer in draws if answer]) > 0
 

@@ -116,7 +116,7 @@ class Search:
             return []
         found: list[Combination] = []
         for one in self._combined():
-            predicted = [self.hypotheses.answer((one,), index) for index in range(len(answers))]
+            predicted = (self.hypotheses.answer((one,), index) for index in range(len(answers)))
             if all(other is not None and _nan(other) == _nan(answer) for other, answer in zip(predicted, answers, strict=True)):
                 found.append((one,))
         return found
@@ -134,8 +134,8 @@ class Search:
 
     def with_nearest(self) -> list[Combination]:
         """Pairs of a near miss and an alteration at one place or a constant."""
-        for one, share in self.evidence.nearest():
-            if share < HALF and (found := self.explain((one,)) or self.constants((one,))):
+        for one, _ in self.evidence.nearest(most=HALF):
+            if found := self.explain((one,)) or self.constants((one,)):
                 return found
         return []
 
@@ -182,7 +182,7 @@ class Search:
         """
         if self.evidence.one_number:
             return []
-        candidates = [one for one in self._combined() if not one.variant]
+        candidates = [one for one in self.hypotheses.altering(self.evidence.small) if self._combines(one) and not one.variant]
         near = {one for one, _ in self.evidence.nearest(NEAR)}
         pairs = sorted(ordered_pairs(candidates), key=lambda pair: not near & set(pair))
         found: list[Combination] = []
@@ -210,7 +210,7 @@ class Search:
         """
         shown, count = self._shown(), dict[Combination, int]()
         for tier in (self.hypotheses.inputs(shown), self.hypotheses.dataflow(shown), *self.hypotheses.code(shown)):
-            found = {(one,): len(self.evidence.explained((one,), self.evidence.small[:SCREENED])) for one in tier}
+            found = {(one,): len(self.evidence.explained((one,), self.evidence.small[: SCREENED // 2])) for one in tier}
             count |= {base: number for base, number in found.items() if number}
         return sorted(count, key=lambda base: -count[base])
 
@@ -227,8 +227,11 @@ class Search:
 
     def partly(self, base: Combination) -> list[Combination]:
         """The explanations of what the base leaves; else the base if it explains half."""
-        explained = set(self.evidence.explained(base)) & set(self.evidence.failing)
-        return self.remaining(base) or [base] * (bool(base) and 2 * len(explained) >= len(self.evidence.failing))
+        return self.remaining(base) or [base] * self.most(base)
+
+    def most(self, base: Combination) -> bool:
+        """Whether the base explains at least half of the failing outputs."""
+        return bool(base) and 2 * len(self.evidence.explained(base, self.evidence.failing)) >= len(self.evidence.failing)
 
     def alike(self, base: Combination) -> list[Combination]:
         """Combinations that explain the same outputs as the base, with another last alteration."""
@@ -251,7 +254,7 @@ class Search:
 
     def _combined(self) -> list[Alteration]:
         """The known bugs and settings that may explain the outputs in combination."""
-        return [one for one in self.hypotheses.altering(self.evidence.small) if self._combines(one)]
+        return [one for one in self.hypotheses.catalogued if self._combines(one)]
 
     def _combines(self, one: Alteration) -> bool:
         """Whether it may be combined: in float64, digit losses match anything close."""

@@ -50,7 +50,7 @@ class DataflowChange(Alteration):
     argument: str
     value: str
 
-    generated = "dataflow change"
+    generated: str = "dataflow change"
 
     @property
     def name(self) -> str:

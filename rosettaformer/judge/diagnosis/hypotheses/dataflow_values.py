@@ -1,7 +1,6 @@
 """The values of a run of the reference, by the part of the model that they occur in."""
 
 import contextlib
-import inspect
 import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -11,7 +10,7 @@ import numpy as np
 from reference_numpy.normalization import layer_norm
 
 from ...expectation import calls
-from ...expectation.patching import patched
+from ...expectation.patching import patched, signature
 from ...expectation.paths import Paths, watched
 
 
@@ -107,7 +106,7 @@ def observed(call: Callable[[Callable, dict[str, Any]], Any]) -> contextlib.Abst
     """Makes the reference call components through `call`, with arguments by name."""
 
     def with_names(component: str, function: Callable, *args: Any, **options: Any) -> Any:
-        given = inspect.signature(function).bind(*args, **options).arguments
+        given = signature(function).bind(*args, **options).arguments
         return call(lambda **changed: function(**calls.folded(given, changed)), calls.unfolded(given))
 
     return watched(with_names, scopes=False)

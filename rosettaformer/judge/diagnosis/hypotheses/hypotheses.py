@@ -78,9 +78,14 @@ class Hypotheses:
         return ignored(self.probes)
 
     @functools.cached_property
+    def catalogued(self) -> list[Alteration]:
+        """The known bugs, then the settings, that replace a function called by a probe."""
+        return [*self._called(self._defects), *self._called(self.settings)]
+
+    @functools.cached_property
     def in_steps(self) -> list[Alteration]:
         """The known bugs and settings of cached steps alone."""
-        return list(in_steps([*self._called(self._defects), *self._called(self.settings)]))
+        return list(in_steps(self.catalogued))
 
     @functools.cached_property
     def random(self) -> list[Alteration]:

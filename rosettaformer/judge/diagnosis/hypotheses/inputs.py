@@ -9,18 +9,18 @@ import functools
 import itertools
 import operator
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from ...case import Case
 from ...catalogue import Alteration
-from ...catalogue.alteration import FRAMEWORKS, on_arguments, setting
+from ...catalogue.alteration import on_arguments, reading, setting
 from ...expectation import components
 from ...expectation.components import FORWARD
 from ...stored import changed
 
+OTHER = "different input"
 LASTS = [2**power - 1 for power in range(3, 20)]  # numbers that a table may end at
 Change = Callable[[Case], Case | None]  # None if it does not apply to the case
 
@@ -35,13 +35,6 @@ class OtherInput(NamedTuple):
     words: str
     change: Change
     ignored: str = ""
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class InputChange(Alteration):
-    """Another input as an alteration."""
-
-    generated = "different input"
 
 
 @functools.cache
@@ -91,11 +84,8 @@ def other_inputs(case: Case) -> Iterator[OtherInput]:
 def read_otherwise(case: Case) -> Iterator[Alteration]:
     """The other inputs of a case as alterations."""
     for one in other_inputs(case):
-        read = functools.partial(_read, one.change)
-        yield InputChange(
-            id=f"{case.component} {one.words}", title=f"the output is the reference's {one.words}", component=case.component,
-            fix=dict.fromkeys(FRAMEWORKS, "use the inputs as they are given"), replaces={}, reads=read,
-        )  # fmt: skip
+        id_, title = f"{case.component} {one.words}", f"the output is the reference's {one.words}"
+        yield reading(id_, case.component, title, "use the inputs as they are given", functools.partial(_read, one.change), OTHER)
 
 
 def _read(change: Change, case: Case) -> Case:
@@ -107,8 +97,7 @@ def reversed_rows(case: Case) -> Case:
     rows = {name: value for name, value in case.inputs.items() if isinstance(value, np.ndarray) and _of_rows(name, value)}
     if not rows or any(name.startswith("keep") for name in case.inputs):
         return case
-    inputs = dict(case.inputs) | {name: np.ascontiguousarray(value[::-1]) for name, value in rows.items()}
-    return dataclasses.replace(case, inputs=inputs, twice=False)
+    return dataclasses.replace(case, twice=False).given({name: np.ascontiguousarray(value[::-1]) for name, value in rows.items()})
 
 
 def _of_rows(name: str, value: np.ndarray) -> bool:
@@ -128,7 +117,7 @@ def _altered(value: np.ndarray | float) -> Iterator[tuple[str, Callable[[Any], A
     if kind in "iu":
         for last in (last for last in LASTS if last < value.max(initial=0)):
             yield f"of at most {last}", functools.partial(np.minimum, last)
-            yield f"modulo {last + 1}", functools.partial(_modulo, last + 1)
+            yield f"modulo {last + 1}", functools.partial(modulo, last + 1)
     if kind == "b":
         yield "inverted", np.logical_not
         if value.ndim == 4:
@@ -148,7 +137,8 @@ def _before(least: int, value: Any) -> Any:
     return np.maximum(value - 1, least) if isinstance(value, np.ndarray) else max(value - 1, least)
 
 
-def _modulo(count: int, value: np.ndarray) -> np.ndarray:
+def modulo(count: int, value: np.ndarray) -> np.ndarray:
+    """The remainder of whole numbers."""
     return value % count
 
 
@@ -156,13 +146,13 @@ def _set(name: str, function: Callable[[Any], Any]) -> Change:
     def change(case: Case) -> Case | None:
         if case.inputs.get(name) is None:
             return None
-        return dataclasses.replace(case, inputs={**case.inputs, name: function(case.inputs[name])})
+        return case.given({name: function(case.inputs[name])})
 
     return change
 
 
 def _replace(others: Mapping[str, str]) -> Change:
-    return lambda case: dataclasses.replace(case, inputs={**case.inputs, **{name: case.inputs[other] for name, other in others.items()}})
+    return lambda case: case.given({name: case.inputs[other] for name, other in others.items()})
 
 
 def _without_parameters(case: Case) -> Iterator[OtherInput]:

@@ -13,8 +13,9 @@ import numpy as np
 
 from ...case import MASKS, Case
 from ...catalogue import Alteration
-from ...catalogue.alteration import FRAMEWORKS, on_result, setting
+from ...catalogue.alteration import on_result, reading, setting
 from ...catalogue.fills import uniform_when_empty
+from .inputs import modulo
 
 SIDES = dict(zip(("target", "source"), MASKS, strict=True))
 MOST = 64  # candidates for one number
@@ -94,15 +95,7 @@ def _filled(name: str, cases: Sequence[Case], masks: Iterable[Alteration]) -> It
 
 
 def _read(name: str, title: str, fix: str, change: Callable[[Case], Case]) -> Alteration:
-    return Alteration(id=name, title=title, component="transformer", fix=dict.fromkeys(FRAMEWORKS, fix), replaces={}, reads=change)
-
-
-def _clamped(last: int) -> Change:
-    return lambda given: np.minimum(given, last)
-
-
-def _modulo(count: int) -> Change:
-    return lambda given: given % count
+    return reading(name, "transformer", title, fix, change)
 
 
 def _from(first: int, other: int) -> Change:
@@ -121,17 +114,15 @@ def _ids(side: str, vocabulary: int, right: Array, wrong: Array) -> Iterator[Alt
 
     def other(name: str, title: str, change: Change) -> Alteration:
         fix = "read every id of the vocabulary as it is"
-        return _read(
-            f"ids={name}", title, fix, lambda case: dataclasses.replace(case, inputs={**case.inputs, side: change(case.inputs[side])})
-        )
+        return _read(f"ids={name}", title, fix, lambda case: case.given({side: change(case.inputs[side])}))
 
     if not len(wrong) or not len(right):
         return
     for first in _numbers(int(right.max()) + 1, int(wrong.min())):
         if first:
             last = first - 1
-            yield other(f"clamped to {last}", f"ids from {first} on are read as {last}", _clamped(last))
-            yield other(f"modulo {first}", f"ids are read modulo {first}", _modulo(first))
+            yield other(f"clamped to {last}", f"ids from {first} on are read as {last}", functools.partial(np.minimum, last))
+            yield other(f"modulo {first}", f"ids are read modulo {first}", functools.partial(modulo, first))
         for one in (0, 1):
             title = f"ids from {first} on are read as {one}"
             yield other(f"{one} from {first} on", title, _from(first, one))
@@ -162,7 +153,7 @@ def _masks(side: str, cases: Sequence[Case], wrong: Array) -> Iterator[Alteratio
             ids, mask = case.inputs[side], case.inputs.get(name)
             if mask is None and not always:
                 return case
-            return dataclasses.replace(case, inputs={**case.inputs, name: change(np.ones(ids.shape, bool) if mask is None else mask, ids)})
+            return case.given({name: change(np.ones(ids.shape, bool) if mask is None else mask, ids)})
 
         return _read(f"mask={id_}", title, fix, read)
 
@@ -193,8 +184,8 @@ def _limits(found: Sequence[FirstWrong], rotary: bool) -> Iterator[Alteration]:
     for end in {min(positions)} - {0} if positions else ():
         fix = "give every position its own entry"
         for name, title, change in (
-            (f"clamped to {end - 1}", f"positions from {end} on are read as {end - 1}", _clamped(end - 1)),
-            (f"modulo {end}", f"positions are read modulo {end}", _modulo(end)),
+            (f"clamped to {end - 1}", f"positions from {end} on are read as {end - 1}", functools.partial(np.minimum, end - 1)),
+            (f"modulo {end}", f"positions are read modulo {end}", functools.partial(modulo, end)),
         ):
             if rotary:
                 yield setting(f"rotation={name}", "rotary_embedding", f"in RoPE, {title}", fix, _turned(change), "rotary.rotation")
@@ -217,11 +208,11 @@ def _segments(cases: Sequence[Case]) -> Iterator[Alteration]:
             return case
         mask = np.ones(ids.shape, bool) if mask is None else mask
         segment = np.zeros(ids.shape, int) if segment is None else segment
-        return dataclasses.replace(case, inputs={**case.inputs, "source_mask_bs": segment != 0, "segment_bs": mask.astype(segment.dtype)})
+        return case.given({"source_mask_bs": segment != 0, "segment_bs": mask.astype(segment.dtype)})
 
     def inverted(case: Case) -> Case:
         segment = case.inputs.get("segment_bs")
-        return case if segment is None else dataclasses.replace(case, inputs={**case.inputs, "segment_bs": 1 - np.minimum(segment, 1)})
+        return case if segment is None else case.given({"segment_bs": 1 - np.minimum(segment, 1)})
 
     yield _read("segments=mask", "mask and segments are exchanged", "pass the mask as the mask and the segments as the segments", exchanged)
     yield _read("segments=inverted", "the segments 0 and 1 are exchanged", "pass the segments as they are", inverted)

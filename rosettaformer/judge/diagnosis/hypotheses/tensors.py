@@ -5,13 +5,12 @@ import functools
 import re
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
 from ...case import Case
 from ...catalogue import Alteration
-from ...catalogue.alteration import FRAMEWORKS
+from ...catalogue.alteration import reading
 from ...stored import changed
 
 LAYER = re.compile(r"(.*\blayers)\.(\d+)\.(.*)")  # a parameter of a layer: the stack, the layer, the rest
@@ -20,13 +19,6 @@ WORDS = {
     "as text": "the layers ordered as text, 10 before 2", "next": "the next layer", "before": "the layer before",
 }  # fmt: skip
 Mapped = Callable[[str], str]  # the name of the parameter that stands for the parameter of a name
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class TensorChange(Alteration):
-    """Other parameters as an alteration."""
-
-    generated = "different parameter"
 
 
 def tensor_changes(case: Case) -> Iterator[Alteration]:
@@ -51,8 +43,7 @@ def tensor_changes(case: Case) -> Iterator[Alteration]:
 
 
 def _change(name: str, title: str, read: Callable[[Case], Case]) -> Alteration:
-    fix = dict.fromkeys(FRAMEWORKS, "load each parameter into the place that its name says")
-    return TensorChange(id=name, title=title, component="transformer", fix=fix, replaces={}, reads=read)
+    return reading(name, "transformer", title, "load each parameter into the place that its name says", read, "different parameter")
 
 
 def _groups(layers: Mapping[str, Sequence[int]]) -> dict[str, list[str]]:

@@ -10,11 +10,12 @@ import numpy as np
 from .answered import Answered, Prediction, of_reference
 
 WORDS = {"b": "batch", "t": "positions", "s": "keys", "h": "heads", "d": "features", "e": "features", "k": "features", "f": "features",
-         "r": "features", "v": "vocabulary", "c": "classes", "l": "layers"}  # fmt: skip
+         "r": "features", "v": "vocabulary", "c": "classes", "l": "layers", "x": "experts"}  # fmt: skip
 OUTPUTS = {
     "embedding": "btd", "segment_embedding": "bsd", "token_positions": "bt", "position_embedding": "btd", "positional_encoding": "btd",
     "token_mask": "bt", "padding_mask": "bhts", "causal_mask": "bhts", "window_mask": "bhts", "combine_masks": "bhts", "softmax": "bhts",
     "scaled_dot_product_attention": "bthe", "multi_head_attention": "btd", "activation": "btf", "feed_forward": "btd",
+    "router": "btx", "mixture_of_experts": "btd",
     "layer_norm": "btd", "rms_norm": "btd", "rotary_embedding": "bthk", "dropout": "btd", "encoder_layer": "btd", "decoder_layer": "btd",
     "encoder": "btd", "decoder": "btd", "logits": "btv", "pooler": "br", "classifier": "bc", "masked_language_head": "btv",
     "transformer": "btv", "pool": "br", "classify": "bc", "masked_language_logits": "btv",

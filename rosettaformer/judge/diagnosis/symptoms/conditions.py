@@ -15,6 +15,7 @@ from ...expectation.components import config_arguments, forward_of, model_of, si
 
 AXES = {"b": "batch", "t": "target length", "s": "source length", "n": "number of tokens", "d": "model_width", "h": "heads",
         "g": "key_value_heads", "k": "key_size", "e": "value_size", "f": "feed_forward_width", "v": "vocabulary",
+        "x": "experts", "m": "expert_width", "w": "shared_width",
         "r": "model_width", "p": "rows of positions", "a": "segments", "c": "classes"}  # fmt: skip
 LENGTHS = ("target length", "source length", "number of tokens")
 COUNTS = ("batch", *LENGTHS)  # sizes for which a bound is more likely than oddness

@@ -8,6 +8,7 @@ import numpy as np
 
 from reference_numpy import loss as losses
 from reference_numpy import values
+from reference_numpy.gate import Gate
 
 from .devices import Device
 
@@ -108,7 +109,7 @@ def dot_product(device: Device, original: Callable, heads: values.Heads, *rest: 
     """`scaled_dot_product_attention` and its vjp, if query heads use only some key heads."""
     if not (count := device.notes.get("few")):
         return original(heads, *rest, **options)
-    _, key_bsgk, value_bsge = heads
+    _, key_bsgk, value_bsge, _ = heads
     taken = device.operations.groups(device, count, key_bsgk.shape[2])
     own = heads._replace(key_bsgk=key_bsgk[:, :, taken], value_bsge=value_bsge[:, :, taken])
     found = original(own, *rest, **options)
@@ -170,24 +171,24 @@ def _features(parameters: Tree, device: Device) -> dict[str, Any]:
 
 def feed_forward(
     device: Device, original: Callable, parameters: Tree, x_btd: Any, activation_name: str,
-    keep_btf: Any = None, dropout_rate: float = 0.0,
+    keep_btf: Any = None, dropout_rate: float = 0.0, gate: Gate = Gate(),
 ) -> Any:  # fmt: skip
     """`feed_forward` on a device."""
     keep_btf = None if keep_btf is None else _own(keep_btf, 2, device)
-    partial = original(_features(parameters, device), x_btd, activation_name, keep_btf, dropout_rate)
+    partial = original(_features(parameters, device), x_btd, activation_name, keep_btf, dropout_rate, gate)
     site = device.path(parameters["hidden"]["kernel"], "hidden.kernel")
     return device.operations.output(device, site, partial, parameters["output"].get("bias"))
 
 
 def feed_forward_vjp(
     device: Device, original: Callable, parameters: Tree, x_btd: Any, activation_name: str, keep_btf: Any = None,
-    dropout_rate: float = 0.0, *, cotangent: Any,
+    dropout_rate: float = 0.0, gate: Gate = Gate(), *, cotangent: Any,
 ) -> Any:  # fmt: skip
     """`feed_forward_vjp` on a device."""
     keep_btf = None if keep_btf is None else _own(keep_btf, 2, device)
     site = device.path(parameters["hidden"]["kernel"], "hidden.kernel")
     inner = device.operations.output_gradient(device, site, cotangent)
-    found = original(_features(parameters, device), x_btd, activation_name, keep_btf, dropout_rate, cotangent=inner)
+    found = original(_features(parameters, device), x_btd, activation_name, keep_btf, dropout_rate, gate, cotangent=inner)
     gradients = {
         part: {name: _placed(gradient, parameters[part][name], FEATURES[part].get(name), device) for name, gradient in tree.items()}
         for part, tree in found["parameters"].items()

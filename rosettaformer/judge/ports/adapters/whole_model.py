@@ -37,7 +37,7 @@ from ..port import NotCovered, NotLoaded, Unsupported
 
 COMPONENTS = (
     "transformer", "transformer_vjp", "masked_language_logits", "masked_language_logits_vjp", "classify", "classify_vjp", "states",
-    "decode_in_steps", "training",
+    "routed_experts", "decode_in_steps", "training",
 )  # fmt: skip
 SIDES = (("target", "target_mask_bt"), ("source", "source_mask_bs"))
 
@@ -74,6 +74,9 @@ class Adapter:
             stack = "encoder" if case.config.encoder_layers else "decoder"
             hidden = _attribute(function, "hidden")(*_inputs(_attribute(function, "hidden"), case))
             return {f"{stack}.hidden_lbtd": _array(hidden, case.dtype)}
+        if component == "routed_experts":
+            function = _attribute(function, component)
+            return _chosen(function(*_inputs(function, case)), case)
         if component == "decode_in_steps":
             return _steps(_attribute(function, "step"), case)
         logits = _array(function(*_inputs(function, case)), case.dtype)
@@ -100,6 +103,22 @@ class Adapter:
         if not callable(function):
             raise TypeError(f"load(folder) must return a function from token ids to logits; got {wire.named(function)}")
         return function
+
+
+def _chosen(expert_btlk: Any, case: Case) -> np.ndarray:
+    """Marks the experts with these ids, `b t l x`; padding has none. Raises ValueError on other axes and ids."""
+    expert_btlk = np.asarray(wire.base(expert_btlk))
+    token_bt, mask_bt = _tokens(case)
+    config = case.config
+    layers = sum(map(config.has_experts, range(config.decoder_layers)))
+    wanted = (*token_bt.shape, layers, config.experts_per_token)
+    if expert_btlk.shape != wanted or expert_btlk.dtype.kind not in "iu":
+        raise ValueError(f"routed_experts must be integers b t l k of shape {wanted}; got {expert_btlk.dtype} {expert_btlk.shape}")
+    if not ((expert_btlk >= 0) & (expert_btlk < config.experts)).all():
+        raise ValueError(f"routed_experts must be from 0 to {config.experts - 1}; got {expert_btlk.min()} to {expert_btlk.max()}")
+    chosen_btlx = np.zeros((*wanted[:3], config.experts), bool)
+    np.put_along_axis(chosen_btlx, expert_btlk.astype(np.int64), True, axis=-1)
+    return chosen_btlx if mask_bt is None else chosen_btlx & mask_bt[..., None, None]
 
 
 def _attribute(function: Any, name: str) -> Callable[..., Any]:
