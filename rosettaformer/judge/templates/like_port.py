@@ -50,7 +50,20 @@ def load(folder):
         (run(token_bt, mask_bt, segment_bt).logits * torch.from_numpy(cotangent_btv)).sum().backward()
         return {name: parameter.grad for name, parameter in model.named_parameters()}
 
+    routers = [module for module in model.modules() if type(module).__name__.endswith("Router")]
+
+    @torch.no_grad()
+    def routed_experts(token_bt, mask_bt, segment_bt):  # ids b t l k of the chosen experts
+        found = []
+        hooks = [router.register_forward_hook(lambda module, given, result: found.append(result[2])) for router in routers]
+        run(token_bt, mask_bt, segment_bt)
+        for hook in hooks:
+            hook.remove()
+        return torch.stack(found, dim=1).reshape(*token_bt.shape, len(routers), -1).numpy()
+
     logits.hidden, logits.gradients = hidden, gradients
+    if routers:
+        logits.routed_experts = routed_experts
     if not encoder:
         logits.step = step
     return logits

@@ -15,7 +15,7 @@ from reference_numpy.parameters import nest
 
 Weights = dict[str, np.ndarray]
 FACTORS = (1.4, 1.0, 0.7)  # of the code, which norms scale a little differently for every token
-MARGIN = 0.1  # of the largest score: the error that must not change a choice
+MARGIN = 0.14  # of the largest score: the error that must not change a choice
 LARGEST, CODED, BESIDE = 2.0, 2.0, 0.03  # of the router's logits; of the code in the stream; of all else in the logits
 ROUTER = "feed_forward.router"
 
@@ -75,7 +75,7 @@ def _codes(
     """Returns codes `v x` between -1 and 1 with which every router decides."""
     found: list[np.ndarray] = []
     while len(found) < count:
-        code_nx = generator.uniform(-1, -0.1, (count, config.experts))
+        code_nx = generator.uniform(-1, -0.3, (count, config.experts))
         high_nk = np.argsort(generator.random(code_nx.shape), axis=1)[:, : config.experts_per_token]
         np.put_along_axis(code_nx, high_nk, generator.uniform(0.7, 1, high_nk.shape), axis=1)
         for name, order in orders.items():
