@@ -23,11 +23,10 @@ _SIZES = {
 _WHOLE = preset(
     "tiny", source_vocabulary=102, share_embeddings=False, tie_logits=False, attention_bias=True, output_bias=True, final_norm=True,
     embedding_norm=True, positions="learned", max_positions=9, segments=2, gated_feed_forward=True, query_key_norm="head",
-    norm_placement="sandwich",
+    norm_placement="sandwich", attention_sinks="all",
 )  # fmt: skip
 _MIXED = _WHOLE.replace(
     experts=4, experts_per_token=2, expert_width=5, shared_width=7, shared_gate=True, router_bias=True, selection_bias=True,
-    attention_sinks="all",
 )  # fmt: skip
 _ENCODER = _WHOLE.replace(decoder_layers=0, pooler=True, classes=3, masked_language_head=True)
 _WITHOUT: dict[str, dict[str, Any]] = {

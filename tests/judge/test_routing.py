@@ -119,7 +119,9 @@ def test_ids_of_experts_may_come_in_any_order_and_are_checked() -> None:
 def test_new_models_have_decisive_routers(family: str, tmp_path: Path) -> None:
     """Of the decisions in bfloat16 less than 1 % are undecided, and every expert is chosen."""
     cases = [
-        case for case in cases_of(family, tmp_path, ["bfloat16"]) if case.component == "transformer" and case.name in ("batch", "medium", "long")
+        case
+        for case in cases_of(family, tmp_path, ["bfloat16"])
+        if case.component == "transformer" and case.name in ("batch", "medium", "long")
     ]
     found = [tolerance.expect(case.at("bfloat16"))["output"] for case in cases]
     assert sum(one.undecided for one in found) < 0.01 * sum(one.decisions for one in found)

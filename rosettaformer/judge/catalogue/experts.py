@@ -123,7 +123,7 @@ def _half_gate(original: Callable, gate_btf: Array, linear_btf: Array, gate: Any
 
 
 ALTERED: Altered = {
-    "MOE1": _config(WEIGHTS, router_normalize=lambda config: not config.router_normalize),
+    "MOE1": _config(WEIGHTS, router_normalize=lambda config: False),
     "MOE2": {LOGITS: on_arguments(parameters=_without("bias"))},
     "MOE3": _experts(lambda count: sorted(range(count), key=str)),
     "MOE4": {"experts.weighted": _bias_unweighted},
@@ -141,6 +141,7 @@ ALTERED: Altered = {
     "MOE14": {LOGITS: on_result(_rounded)},
     "MOE15": {WEIGHTS: _scale_first},
     "MOE16": _config(WEIGHTS, **_among("router_scores", "chosen_softmax", "softmax")),
+    "MOE17": _config(WEIGHTS, router_normalize=lambda config: True),
     "SNK1": {"attention.scaled_dot_product_attention": _last_key},
     "SNK2": {"attention.beside_sink": _as_key},
 }

@@ -32,7 +32,11 @@ def fixed(draft: Draft) -> dict[str, Any]:
         found |= _PLAIN | ({"rotary_base": _BASES[0], "key_size": sizes["key_size"]} if computes_angles(draft.call.masks.values()) else {})
     if (has_norms(component) or component == "rms_norm") and not shown.get("norm_offset", True):
         found["norm_offset"] = False
+    if has_norms(component) and is_fed_forward(component):
+        found["residual_multiplier"] = 1.0
     if is_fed_forward(component):
+        if shown.get("gated_feed_forward"):
+            found |= {"gate_limit": None, "hidden_offset": 0.0}
         if shown.get("gated_feed_forward") or not shown.get("feed_forward_bias", True):
             found |= {name: shown[name] for name in ("gated_feed_forward", "feed_forward_bias")}
         if "feed_forward_width" not in taken or sizes["feed_forward_width"] != draft.construction.width:

@@ -62,7 +62,7 @@ MIXTURES: dict[str, dict[str, Any]] = {
 ROUNDS = 100  # after which a port's experts score too much alike
 # known bug -> the cases that must reveal it
 CATCHES = {
-    "MOE1": "router/softmax router/not_normalized router/sigmoid router/sigmoid_groups mixture_of_experts/softmax transformer/mixtral",
+    "MOE1": "router/softmax router/sigmoid router/sigmoid_groups mixture_of_experts/softmax transformer/mixtral",
     "MOE2": "router/chosen_softmax mixture_of_experts/limited transformer/gpt_oss",
     "MOE3": "mixture_of_experts/many_experts transformer/mixtral",
     "MOE4": "mixture_of_experts/limited decoder_layer/gpt_oss transformer/gpt_oss",
@@ -78,6 +78,7 @@ CATCHES = {
     "MOE14": "router/exact_in_float32 router/in_float32 transformer/mixtral",
     "MOE15": "router/sigmoid_groups transformer/deepseek",
     "MOE16": "router/chosen_softmax transformer/gpt_oss",
+    "MOE17": "router/not_normalized router/all_experts transformer/qwen2_moe",
     "SNK1": """
         scaled_dot_product_attention/sink scaled_dot_product_attention/sink_causal scaled_dot_product_attention/sink_step
         multi_head_attention/sink transformer/gpt_oss transformer/sinks_of_local_layers decode_in_steps/gpt_oss
@@ -199,7 +200,7 @@ def _models(build: Builder) -> Iterator[Case]:
     kinds: dict[str, dict[str, Any]] = {
         "mixtral": {"experts": 14, "experts_per_token": 4},
         "deepseek": DEEPSEEK | SHARED | {"expert_pattern": (False, True)},
-        "qwen2_moe": SHARED | {"shared_gate": True, "query_key_value_bias": True, "gate_limit": 1.7},
+        "qwen2_moe": SHARED | {"shared_gate": True, "router_normalize": False, "query_key_value_bias": True, "gate_limit": 1.7},
         "gpt_oss": GPT_OSS | sinks | {"attention_sinks": "all", "attention_bias": True},
         "sinks_of_local_layers": sinks | {"experts": 0, "attention_sinks": "local"},
         "granite": granite | {"experts": 0, "tie_logits": True},
