@@ -117,7 +117,7 @@ def test_ids_of_experts_may_come_in_any_order_and_are_checked() -> None:
 
 @pytest.mark.parametrize("family", every(4, ROUTED))
 def test_new_models_have_decisive_routers(family: str, tmp_path: Path) -> None:
-    """Of the decisions in bfloat16 less than 1 % are undecided, and every expert is chosen."""
+    """Less than 1 % of the decisions in bfloat16 are undecided, and every expert is chosen."""
     cases = [
         case
         for case in cases_of(family, tmp_path, ["bfloat16"])
