@@ -173,7 +173,7 @@ def weights_vjp(config: Config, logits_btx: Array, chosen_btx: Array, *, cotange
 
 
 def expert(parameters: Tree, index: int) -> Gradients:
-    """Returns the parameters of one expert: those of a feed-forward network."""
+    """Returns the parameters of one expert, a feed-forward network."""
     return {
         name: {leaf: array[index] for leaf, array in dense.items()}
         for name, dense in parameters.items()
@@ -230,7 +230,7 @@ def shared_gate(parameters: Tree, x_btd: Array) -> Array:
 def shared_expert_vjp(
     parameters: Tree, config: Config, x_btd: Array, *, cotangent: Array
 ) -> Gradients:
-    """Returns parameters, those of shared and shared_gate, and x_btd."""
+    """Returns parameters (shared and shared_gate) and x_btd."""
     given, g_btd = (parameters["shared"], x_btd, config.activation), cotangent
     gradients: Gradients = {}
     other_btd = x_btd.dtype.type(0)

@@ -105,7 +105,7 @@ class Family:
     other versions of the library. buffers: stored tensors that are not parameters. twins: tensors
     equal to another one, in addition to the config's ties. nameless: whether tensors identify the
     family without model_type and class. `beside`: pattern of tensors that belong to other models.
-    together: rows that a file may have in place of those of the table that hold the same parameters.
+    together: rows that a file may have instead of the table's rows for the same parameters.
     marked: end of a tensor's name whose whole layer belongs to another model; empty if there is none.
     padded_by_id: whether positions follow from the padding id, which no real token may then have.
     """
