@@ -103,6 +103,11 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
+    """Weights that a framework draws during a test are the same in every run."""
+    if torch := sys.modules.get("torch"):
+        torch.manual_seed(0)
+    if keras := sys.modules.get("keras"):
+        keras.utils.set_random_seed(0)
     with no_processes() if kind_of(item) == "unit" else nullcontext():
         return (yield)
 

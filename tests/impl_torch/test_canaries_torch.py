@@ -19,8 +19,12 @@ import impl_torch
 from impl_torch import framework
 from impl_torch.kernels.int8 import Int8Projection, in_one_instruction
 
-X = torch.linspace(-1, 1, 6).reshape(1, 2, 3)
+# Multiples of 1/4 and 1/8: float32 holds each sum of their products exactly, in every order.
+X = (torch.arange(6) / 4 - 1).reshape(1, 2, 3)
 LINEAR = nn.Linear(3, 4)
+with torch.no_grad():
+    LINEAR.weight.copy_((torch.arange(12) * 5 % 11 - 5).reshape(4, 3) / 8)
+    LINEAR.bias.copy_(torch.arange(4) / 8 - 0.375)
 
 
 def _fake() -> None:
@@ -173,14 +177,14 @@ def _fallback() -> None:
 def _mkl() -> None:
     if torch.backends.mkl.is_available():
         kernel = framework.packed(LINEAR.weight.detach(), 2, "mkl")
-        assert torch.allclose(framework.mkl_linear(X, kernel, LINEAR.weight, LINEAR.bias, 2), LINEAR(X))
+        assert torch.equal(framework.mkl_linear(X, kernel, LINEAR.weight, LINEAR.bias, 2), LINEAR(X))
 
 
 def _one_dnn() -> None:
     if torch.backends.mkldnn.is_available():
         plain, wanted = LINEAR.weight.detach(), F.linear(X, LINEAR.weight, LINEAR.bias)
         for weight in (plain, framework.packed(plain, 2, "onednn")):
-            assert torch.allclose(framework.one_dnn_linear(X, weight, LINEAR.bias.detach()), wanted)
+            assert torch.equal(framework.one_dnn_linear(X, weight, LINEAR.bias.detach()), wanted)
 
 
 def _bfloat16() -> None:
