@@ -26,8 +26,9 @@ class Result:
     incomparable: the outputs that cannot be compared, with the reasons; the status is about the
     others. seconds: how long the port took to answer. mesh: the mesh it ran on; empty for one
     device. decisions, undecided, wrong: of the routers: how many there are, how many rounding may
-    change, and how many are wrong, if the port returns them. beyond: with a lower expected precision, the error in units of the dtype's own
-    tolerance.
+    change, and how many are wrong, if the port returns them. open: tokens that are not compared, as
+    undecided experts of a port that chose others stay open. beyond: with a lower expected precision,
+    the error in units of the dtype's own tolerance.
     """
 
     case: str
@@ -52,6 +53,7 @@ class Result:
     decisions: int = 0
     undecided: int = 0
     wrong: int = 0
+    open: int = 0
     beyond: float = float("nan")
     incomparable: dict[str, str] = field(default_factory=dict)
 
@@ -131,8 +133,8 @@ def judge(row: dict[str, Any], kind: str, answer: Any, expected: Expected) -> Re
 
 
 def _routing(component: str, expected: Expected, answer: Mapping[str, np.ndarray]) -> dict[str, int]:
-    """Returns the numbers of decisions of routers, if any: all, undecided, and wrong."""
-    found = {"decisions": max(one.decisions for one in expected.values()), "undecided": max(one.undecided for one in expected.values())}
+    """Returns the numbers of decisions of routers, if any: all, undecided, and wrong; and of open tokens."""
+    found = {name: max(getattr(one, name) for one in expected.values()) for name in ("decisions", "undecided", "open")}
     if component == ROUTED and answer["output"].shape == expected["output"].reference.shape:
         found["wrong"] = int((answer["output"] != expected["output"].reference).any(axis=-1).sum())
     return found if found["decisions"] else {}

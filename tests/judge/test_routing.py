@@ -11,12 +11,13 @@ from kinds import every
 from reference_numpy import preset
 from rosettaformer.judge.case import Case
 from rosettaformer.judge.compare import compare
-from rosettaformer.judge.expectation import components, near_ties, tolerance
+from rosettaformer.judge.expectation import components, near_ties, other_experts, tolerance
 from rosettaformer.judge.expectation.orders import order, shuffled
 from rosettaformer.judge.expectation.routing import Decisions, Token
 from rosettaformer.judge.ports.adapters.whole_model import _chosen
 from rosettaformer.judge.result import judge
 from rosettaformer.judge.suite.build import parameters_of
+from rosettaformer.judge.suite.gradients import gradient
 from rosettaformer.judge.suite.like_folders import cases_of
 
 EXPERTS, CHOSEN, LAYERS = 6, 2, 2
@@ -33,9 +34,9 @@ def case_of(component: str, dtype: str, **given: Any) -> Case:
     return Case("a", component, CONFIG, own | {"target": TARGET} | given, values).at(dtype)
 
 
-def run(case: Case, changed: dict[Token, np.ndarray] | None = None) -> tuple[dict[str, np.ndarray], Decisions]:
+def run(case: Case, changed: dict[Token, np.ndarray] | None = None, gradient: bool = False) -> tuple[dict[str, np.ndarray], Decisions]:
     """Returns the reference's answer in the case's dtype, with changed decisions, and all decisions."""
-    decisions = Decisions(changed=changed)
+    decisions = Decisions(changed=changed, gradient=gradient)
     with decisions.recorded():
         return components.answer(case), decisions
 
@@ -66,6 +67,50 @@ def test_a_decided_choice_is_never_followed(dtype: str) -> None:
     row, place = next((row, place) for row, place in np.ndindex(TARGET.shape) if place > 2 and (row, place) not in open_)
     other_x = np.roll(decisions.made[0][row, place], 1)
     answer, _ = run(case, {Token(0, row, place): other_x})
+    assert excess(near_ties.followed(case, expected, answer), answer) > 1
+
+
+def test_gradients_follow_an_undecided_choice_and_no_decided_one() -> None:
+    """A backward pass repeats the decisions of the forward pass, so that both take the other choice."""
+    case = gradient(case_of("transformer", "bfloat16", target=TARGET[:1, :8])).at("bfloat16")
+    expected, decisions, bounds = tolerance.decided(case, components.answer, False, {})
+    assert expected["parameters.logits.kernel"].decisions == 8 * LAYERS
+    options = {token: rivals[0] for token, _, rivals in decisions.undecided(bounds)}
+    token, rival_x = next(iter(options.items()))
+    decided = next(Token(0, 0, place) for place in range(8) if Token(0, 0, place) not in options)
+    for other, chosen_x, follows in ((token, rival_x, True), (decided, np.roll(decisions.made[0][0, decided.place], 1), False)):
+        answer, _ = run(case, {other: chosen_x}, gradient=True)
+        assert excess(expected, answer) > 1
+        assert (excess(near_ties.followed(case, expected, answer), answer) <= 1) == follows
+
+
+def test_choices_in_two_layers_of_a_token_are_followed() -> None:
+    """The second choice is open only after the first, and neither alone explains the output."""
+    case = case_of("transformer", "bfloat16")
+    expected, decisions, bounds = tolerance.decided(case, components.answer, False, {})
+    firsts = [(token, rivals[0]) for token, _, rivals in decisions.undecided(bounds) if token.call == 0]
+    pairs = (
+        ({first: first_x}, {first: first_x, second: second_x})
+        for first, first_x in firsts
+        for second, _, (second_x, *_) in run(case.at("float64"), {first: first_x})[1].undecided(bounds)
+        if second[1:] == first[1:] and second.call == 1
+    )
+    open_ = [both for one, both in pairs if excess(tolerance.decided(case, components.answer, False, one)[0], run(case, both)[0]) > 1]
+    answer = run(case, open_[0])[0]
+    assert excess(near_ties.followed(case, expected, answer), answer) <= 1
+
+
+def test_tokens_whose_choices_stay_open_are_not_compared(monkeypatch: pytest.MonkeyPatch) -> None:
+    case = case_of("transformer", "bfloat16")
+    expected, decisions, bounds = tolerance.decided(case, components.answer, False, {})
+    place = next(token.place for token, *_ in decisions.undecided(bounds) if token.row == 0)
+    answer = {"output": expected["output"].reference.astype(np.float32).astype(expected["output"].dtype)}
+    answer["output"][0, place] += 1  # no choice explains it
+    assert excess(near_ties.followed(case, expected, answer), answer) > 1
+    monkeypatch.setattr(other_experts, "RUNS", 0)
+    found = near_ties.followed(case, expected, answer)
+    assert excess(found, answer) <= 1 and found["output"].open == TARGET.shape[1] - place
+    answer["output"][1, :] += 1  # a decided one
     assert excess(near_ties.followed(case, expected, answer), answer) > 1
 
 

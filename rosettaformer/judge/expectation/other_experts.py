@@ -1,19 +1,19 @@
 """Follows a port that chose other experts than the reference where rounding decides."""
 
-import itertools
-from collections.abc import Iterator, Mapping, Sequence
+import collections
+import dataclasses
+from collections.abc import Callable, Mapping
 
 import numpy as np
 
 from ..case import Case
 from . import components, tolerance
-from .routing import Call, Decisions, Token
+from .routing import MANY, Call, Decisions, Token
 from .tolerance import Answer, Expectations
 
-Option = tuple[Token, Sequence[np.ndarray]]
+Changes = dict[Token, np.ndarray]
 Place = tuple[int, int]  # row and position of a text
 ROUTED = "routed_experts"  # the component whose output are the decisions
-TOGETHER = 3  # decisions of one token that are changed at the same time
 RUNS = 200  # runs of the reference at most
 
 
@@ -22,33 +22,114 @@ def followed(
 ) -> Expectations:
     """Returns the expectations with the undecided experts of a port that gave this answer.
 
-    From the first wrong token of each row on: if experts of that token are undecided, their other
-    choices are tried, and kept if the token is then right. Decided experts never change. before: the
-    result of `tolerance.expect` with the same `ask` and `rounded`.
+    Decided experts never change. Where an output belongs to a token: from the first wrong token of
+    each row on, if experts of that token are undecided, their other choices are tried, and kept if
+    the token is then right. Other outputs, like gradients, depend on all choices together. If not
+    all choices can be tried, what depends on them is not compared. before: the result of
+    `tolerance.expect` with the same `ask` and `rounded`.
     """
     if not any(one.undecided for one in before.values()):
         return before
     if case.component == ROUTED:
         return _as_returned(case, before, answer, ask, rounded)
-    if not _placed(case, before, answer):
+    if answer.keys() != before.keys() or any(answer[name].shape != one.reference.shape for name, one in before.items()):
         return before
-    changed: dict[Token, np.ndarray] = {}
-    found, decisions, bounds = tolerance.decided(case, ask, rounded, changed)
-    left, runs = set(range(len(next(iter(answer.values()))))), 0
-    while runs < RUNS and (place := _first_wrong(found, answer, left)):
-        row, position = place
-        open_ = [(token, rivals) for token, at, rivals in decisions.undecided(bounds, case.real_bt) if (token.row, at) == place]
-        for tried in _combinations(open_):
-            runs += 1
-            with Decisions(changed=changed | tried).recorded():
-                reference = ask(case if rounded else case.at("float64"))
-            if not _excess(found, reference, answer)[row, position] > 1:
-                changed |= tried
-                found, decisions, bounds = tolerance.decided(case, ask, rounded, changed)
-                break
+    return (_token_by_token if _placed(case, before) else _together)(case, before, answer, ask, rounded)
+
+
+def _token_by_token(case: Case, before: Expectations, answer: Mapping[str, np.ndarray], ask: Answer, rounded: bool) -> Expectations:
+    changed: Changes = {}
+    found, branches = before, None
+    left, runs, open_rows = set(range(_by_token(next(iter(answer.values()))).shape[1])), 0, dict[int, int]()
+    while place := _first_wrong(found, answer, left):
+        branches = branches or _Branches(case, ask, rounded, changed)
+
+        def right(reference: Mapping[str, np.ndarray], found: Expectations = found, place: Place = place) -> bool:
+            return bool(_excess(found, reference, answer)[place] <= 1)
+
+        own = branches.explaining(right, RUNS - runs, place)
+        runs += branches.runs
+        if own:
+            changed |= own
+            branches = _Branches(case, ask, rounded, changed)
+            found = branches.found
         else:
-            left.discard(row)
-    return found
+            left.discard(place[0])
+            if not branches.complete:
+                open_rows[place[0]] = place[1]
+    return _without(found, answer, open_rows, case.real_bt, runs) if open_rows else found
+
+
+def _together(case: Case, before: Expectations, answer: Mapping[str, np.ndarray], ask: Answer, rounded: bool) -> Expectations:
+    if not _differs(before, {name: one.reference for name, one in before.items()}, answer):
+        return before
+    branches = _Branches(case, ask, rounded, {})
+    if own := branches.explaining(lambda reference: not _differs(before, reference, answer), RUNS):
+        return _Branches(case, ask, rounded, own).found
+    return before if branches.complete else {name: dataclasses.replace(one, tried=branches.runs) for name, one in before.items()}
+
+
+class _Branches:
+    """The choices that undecided tokens may make. found: the expectations with those of `changed`.
+
+    runs: of the reference in the last search. complete: whether it tried every choice within the
+    bounds; with groups of experts that is unknown.
+    """
+
+    def __init__(self, case: Case, ask: Answer, rounded: bool, changed: Changes) -> None:
+        self._case, self._ask, self._rounded, self._changed = case, ask, rounded, dict(changed)
+        self.found, self._decisions, self._bounds = tolerance.decided(case, ask, rounded, changed)
+        self._real_bt = tolerance.real(case, self._decisions)
+        self.runs, self.complete = 0, True
+
+    def explaining(self, right: Callable[[Mapping[str, np.ndarray]], bool], room: int, place: Place | None = None) -> Changes:
+        """Returns the fewest other choices with which the reference is right, in at most `room` runs; empty if there are none.
+
+        A choice changes the scores of later ones, whose alternatives are those of its own run. place: of the tokens; by default any.
+        """
+        self.runs, self.complete = 0, self._case.config.router_groups == 1
+        queue = collections.deque([(Changes(), self._options(self._decisions, place))])
+        while queue:
+            before, options = queue.popleft()
+            for token, rivals in options:
+                self.complete &= len(rivals) < MANY
+                for rival_x in rivals:
+                    if self.runs == room:
+                        self.complete = False
+                        return {}
+                    self.runs += 1
+                    own = {**before, token: rival_x}
+                    decisions = Decisions(changed=self._changed | own, gradient=tolerance.has_gradients(self._case))
+                    with decisions.recorded():
+                        reference = self._ask(self._case if self._rounded else self._case.at("float64"))
+                    if right(reference):
+                        return own
+                    queue.append((own, self._options(decisions, place, token)))
+        return {}
+
+    def _options(self, decisions: Decisions, place: Place | None, after: Token | None = None) -> list[tuple[Token, list[np.ndarray]]]:
+        """Returns the undecided tokens at the place behind a token, with their other choices."""
+        return [
+            (token, rivals)
+            for token, at, rivals in decisions.undecided(self._bounds, self._real_bt)
+            if (place is None or (token.row, at) == place) and (after is None or token > after)
+        ]
+
+
+def _without(
+    found: Expectations, answer: Mapping[str, np.ndarray], open_rows: Mapping[int, int], real_bt: np.ndarray | None, tried: int
+) -> Expectations:
+    """Returns the expectations without what depends on open decisions: the rest of each row with one. open_rows: row -> position."""
+    rows, length = _by_token(next(iter(answer.values()))).shape[1:3]
+    open_bt = np.arange(length) >= np.array([open_rows.get(row, length) for row in range(rows)])[:, None]
+    counted = open_bt if real_bt is None else open_bt & real_bt
+    alone = not (~open_bt if real_bt is None else ~open_bt & real_bt).any()
+    return {
+        name: dataclasses.replace(
+            one, reference=np.where(open_bt[..., None], answer[name], one.reference), open=int(counted.sum()), tried=tried if alone else 0
+        )
+        for name, one in found.items()
+    }
 
 
 def _as_returned(case: Case, before: Expectations, answer: Mapping[str, np.ndarray], ask: Answer, rounded: bool) -> Expectations:
@@ -56,7 +137,7 @@ def _as_returned(case: Case, before: Expectations, answer: Mapping[str, np.ndarr
     chosen_btlx = answer.get("output")
     if not isinstance(chosen_btlx, np.ndarray) or chosen_btlx.shape != before["output"].reference.shape:
         return before
-    changed: dict[Token, np.ndarray] = {}
+    changed: Changes = {}
     found, decisions, bounds = tolerance.decided(case, ask, rounded, changed)
     for call in range(chosen_btlx.shape[2]):
         own = {
@@ -81,26 +162,31 @@ def _possible(call: Call, bound_bt1: np.ndarray, token: Token, chosen_x: np.ndar
     return bool(scores_x[lost_x].max() - scores_x[gained_x].min() <= 2 * bound_bt1[token.row, token.place, 0])
 
 
-def _placed(case: Case, expected: Expectations, answer: Mapping[str, np.ndarray]) -> bool:
-    """Whether the answer has the right shapes, and every output belongs to the tokens of one text."""
-    if (case.config.encoder_layers and case.config.decoder_layers) or answer.keys() != expected.keys():
+def _placed(case: Case, expected: Expectations) -> bool:
+    """Whether every output belongs to the tokens of one text: `b t d`, or of several layers `l b t d`."""
+    if (case.config.encoder_layers and case.config.decoder_layers) or tolerance.has_gradients(case):
         return False
-    shapes = {one.reference.shape[:2] for one in expected.values()}
-    return len(shapes) == 1 and all(
-        isinstance(answer[name], np.ndarray) and answer[name].shape == one.reference.shape and one.reference.ndim == 3
-        for name, one in expected.items()
-    )
+    shapes = {one.reference.shape[-3:-1] for one in expected.values()}
+    return len(shapes) == 1 and all(one.reference.ndim == 3 + (case.component == "states") for one in expected.values())
+
+
+def _by_token(array: np.ndarray) -> np.ndarray:
+    """Returns the array `b t d` or `l b t d` as `l b t d`."""
+    return array.reshape(-1, *array.shape[-3:])
 
 
 def _excess(expected: Expectations, reference: Mapping[str, np.ndarray], answer: Mapping[str, np.ndarray]) -> np.ndarray:
     """Returns the largest error of every token in units of the tolerance, `b t`."""
-    return np.max(
-        [
-            np.nan_to_num(np.abs(answer[name].astype(np.float64) - reference[name]).max(-1), nan=np.inf) / one.bound
-            for name, one in expected.items()
-        ],
-        axis=0,
+    errors = (
+        _by_token(np.abs(answer[name].astype(np.float64) - reference[name])).max((0, -1)) / one.bound for name, one in expected.items()
     )
+    return np.max([np.nan_to_num(error_bt, nan=np.inf) for error_bt in errors], axis=0)
+
+
+def _differs(expected: Expectations, reference: Mapping[str, np.ndarray], answer: Mapping[str, np.ndarray]) -> bool:
+    """Whether an output is outside the tolerance of its largest error."""
+    errors = {name: np.abs(answer[name].astype(np.float64) - reference[name]).max(initial=0.0) for name in expected}
+    return any(not errors[name] <= one.bound for name, one in expected.items())
 
 
 def _first_wrong(expected: Expectations, answer: Mapping[str, np.ndarray], rows: set[int]) -> Place | None:
@@ -108,11 +194,3 @@ def _first_wrong(expected: Expectations, answer: Mapping[str, np.ndarray], rows:
     excess_bt = _excess(expected, {name: one.reference for name, one in expected.items()}, answer)
     wrong = [(row, position) for row, position in np.argwhere(excess_bt > 1).tolist() if row in rows]
     return wrong[0] if wrong else None
-
-
-def _combinations(options: Sequence[Option]) -> Iterator[dict[Token, np.ndarray]]:
-    """Yields changes of one decision, then of several."""
-    for count in range(1, min(TOGETHER, len(options)) + 1):
-        for chosen in itertools.combinations(options, count):
-            for rivals in itertools.product(*(rivals for _, rivals in chosen)):
-                yield {token: rival_x for (token, _), rival_x in zip(chosen, rivals, strict=True)}

@@ -53,6 +53,8 @@ class Expectation:
     decisions: int = 0  # of the routers: how many there are
     undecided: int = 0  # of these, how many rounding may change
     lower: str = ""  # the lower precision that the noise belongs to
+    open: int = 0  # tokens that are not compared, as undecided decisions before them or theirs stay open
+    tried: int = 0  # if none can be compared for that reason, the choices that do not explain the output
     own: float = 0.0  # the dtype's own bound, if the noise belongs to a lower precision
 
     @property
@@ -84,6 +86,8 @@ class Expectation:
             return "it is empty"
         if self.dtype.kind in "biu":
             return ""
+        if self.tried:
+            return f"{self.undecided} of {self.decisions} routing decisions are undecided, and none of {self.tried} choices explains it"
         if not np.isfinite(self.reference).any():
             return "no reference value is finite"
         if self.largest == self.noise == 0:
@@ -127,7 +131,8 @@ def decided(
 
     changed: decisions that differ from the reference's own.
     """
-    made, scores = Decisions(changed=changed), list[list[np.ndarray]]()
+    gradient = has_gradients(case)
+    made, scores = Decisions(changed=changed, gradient=gradient), list[list[np.ndarray]]()
     with made.recorded():
         reference = answer(case) if rounded else answer(case.at("float64"))
 
@@ -139,7 +144,6 @@ def decided(
         return found
 
     ask = following if made.calls else answer
-    gradient = _has_gradients(case)
     alone = any(value.size == 1 and value.dtype.kind == "f" for value in reference.values())
     shuffles = gradient or random_orders or alone or _is_short(case)
     count = STEPPED if case.component == "training_steps" else SHUFFLES if shuffles else 0
@@ -148,11 +152,18 @@ def decided(
         found = _in_orders(case, ask, reference, [shuffled(seed) for seed in range(SHUFFLES)])
     bounds = _score_bounds(made, scores)
     found = _with_zeros(case, ask, reference, found) if gradient and not rounded else found
-    if made.calls and not gradient:
-        real_bt = case.real_bt
+    if made.calls:
+        real_bt = real(case, made)
         count, open_ = made.count(real_bt), sum(1 for _ in made.undecided(bounds, real_bt))
         found = {name: dataclasses.replace(one, decisions=count, undecided=open_) for name, one in found.items()}
     return found, made, bounds
+
+
+def real(case: Case, decisions: Decisions) -> np.ndarray | None:
+    """Returns the tokens of the text that count, `b t`, if its routers read one text."""
+    real_bt = case.real_bt
+    one_text = real_bt is not None and ("splits" in case.inputs or all(made.shape[:2] == real_bt.shape for made in decisions.made))
+    return real_bt if one_text else None
 
 
 def _score_bounds(decisions: Decisions, runs: Sequence[Sequence[np.ndarray]]) -> list[np.ndarray]:
@@ -170,7 +181,8 @@ def _score_bounds(decisions: Decisions, runs: Sequence[Sequence[np.ndarray]]) ->
     return found
 
 
-def _has_gradients(case: Case) -> bool:
+def has_gradients(case: Case) -> bool:
+    """Whether its outputs are gradients, or come from them."""
     return bool(components.forward_of(case.component)) or case.component in components.MESHES
 
 
@@ -238,7 +250,7 @@ def searched(
 
 def _orders(case: Case) -> list[dict[str, Callable]]:
     tf32 = TF32_ORDERS if case.dtype == "float32" and case.device.endswith("tf32") else {}
-    return list((ORDERS | tf32 | (GRADIENT_ORDERS if _has_gradients(case) else {})).values())
+    return list((ORDERS | tf32 | (GRADIENT_ORDERS if has_gradients(case) else {})).values())
 
 
 def _of_draws(case: Case, answer: Answer) -> Expectations:

@@ -39,12 +39,13 @@ def headline(summary: Summary) -> str:
 
 
 def routing(summary: Summary) -> str:
-    """The decisions of routers: wrong ones if the port returns them, and undecided ones."""
+    """The decisions of routers: wrong ones if the port returns them, undecided ones, and tokens left out for them."""
     returned = [result for result in summary.results if result.component == ROUTED and result.decisions]
     asked = returned or [result for result in summary.results if result.decisions]
     decisions, undecided, wrong = (sum(getattr(result, name) for result in asked) for name in ("decisions", "undecided", "wrong"))
     text = f"{wrong:,} of {counted(decisions, 'routing decision')} wrong" if returned else f"{counted(decisions, 'routing decision')}"
-    return f"{text}, {undecided:,} undecided"
+    open_ = sum(result.open for result in summary.results)
+    return f"{text}, {undecided:,} undecided" + f", {counted(open_, 'token')} not compared" * (open_ > 0)
 
 
 def how_run(seconds: float | None) -> str:
