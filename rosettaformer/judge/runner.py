@@ -16,12 +16,15 @@ from dataclasses import dataclass, field
 from typing import Any
 from weakref import WeakValueDictionary
 
+import numpy as np
+
 from ..common.processes import thread_share
 from . import outside
 from .case import Case
 from .expectation import lowered, near_ties
 from .expectation.components import SEARCHES
 from .expectation.expectation_store import Store
+from .expectation.other_experts import ROUTED
 from .ports.session import Session, open_worker
 from .result import Expected, Result, judge
 from .status import Kind, Status
@@ -109,10 +112,13 @@ def expected_of(question: Question, store: Store, precision: str = "") -> Expect
     return marked(lowered.expect(case, found, precision) if precision else found, question.hidden.reason(question.case))
 
 
-def followed(question: Question, expected: Expected, answer: Any) -> Expected:
-    """Returns the expectation for a port that gave this answer; it may follow other near ties."""
+def followed(question: Question, expected: Expected, answer: Any, chosen_btlx: np.ndarray | None = None) -> Expected:
+    """Returns the expectation for a port that gave this answer; it may follow other near ties.
+
+    chosen_btlx: the experts that the port says it chose.
+    """
     case = question.case.at(question.dtype, question.device)
-    return marked(near_ties.followed(case, expected, answer), question.hidden.reason(question.case))
+    return marked(near_ties.followed(case, expected, answer, chosen_btlx=chosen_btlx), question.hidden.reason(question.case))
 
 
 @dataclass
@@ -138,11 +144,14 @@ class _Plan:
                 found = self._expected[key] = self.reference.submit(expected_of, question, self.store, self.precision)
             return found
 
-    def followed(self, question: Question, expected: Expected, answer: Any) -> Expected:
-        """Returns the expectation for a port that gave this answer."""
+    def followed(self, question: Question, expected: Expected, answer: Any, chosen: dict[Any, np.ndarray]) -> Expected:
+        """Returns the expectation for a port that gave this answer. chosen: the experts that it chose for each prompt."""
+        prompt = (question.case.name, question.dtype, question.device, question.mode)
+        if question.case.component == ROUTED and answer.keys() == expected.keys():
+            chosen[prompt] = answer["output"]
         if question.case.component not in SEARCHES and not any(one.undecided for one in expected.values()):
             return expected
-        return self.reference.submit(followed, question, expected, answer).result()
+        return self.reference.submit(followed, question, expected, answer, chosen.get(prompt)).result()
 
 
 def _run_port(open_session: Callable[[], Session], plan: _Plan, limit: float, observer: _Observer) -> list[Result]:
@@ -166,6 +175,7 @@ def _judged(session: Session, plan: _Plan, limit: float, observer: _Observer) ->
     posed = [question for question in questions if not question.status]
     with observer.lock:
         observer.begin(port, Counter(question.mode for question in posed))
+    chosen: dict[Any, np.ndarray] = {}
     expectations = deque(plan.expected(question) for question in posed)
     answered = ((expectations.popleft(), answer) for answer in session.worker.answers((question.posed for question in posed), limit))
     results = [observer.report(_finding(port, about, *found)) for found in about.get("findings", {}).items()]
@@ -184,7 +194,7 @@ def _judged(session: Session, plan: _Plan, limit: float, observer: _Observer) ->
                     row, question.case, kind, answer, expectation.result(), about.get("ids", {}).get(question.case.outside, "")
                 )
             else:
-                expected = plan.followed(question, expectation.result(), answer) if kind == Kind.OUTPUTS else {}
+                expected = plan.followed(question, expectation.result(), answer, chosen) if kind == Kind.OUTPUTS else {}
                 result = judge(row, kind, answer, expected)
         results.append(observer.report(result))
     return results

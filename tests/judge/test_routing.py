@@ -108,6 +108,11 @@ def test_tokens_whose_choices_stay_open_are_not_compared(monkeypatch: pytest.Mon
     answer["output"][0, place] += 1  # no choice explains it
     assert excess(near_ties.followed(case, expected, answer), answer) > 1
     monkeypatch.setattr(other_experts, "RUNS", 0)
+    rival = {token: rivals[0] for token, _, rivals in decisions.undecided(bounds) if token.call == 0}
+    other, made = run(case, rival)
+    chosen_btlx = np.stack(made.made, axis=2)
+    assert near_ties.followed(case, expected, other)["output"].open
+    assert not near_ties.followed(case, expected, other, chosen_btlx=chosen_btlx)["output"].open
     found = near_ties.followed(case, expected, answer)
     assert excess(found, answer) <= 1 and found["output"].open == TARGET.shape[1] - place
     answer["output"][1, :] += 1  # a decided one

@@ -179,15 +179,21 @@ ROUNDS = 12  # runs at most until a run's choices are consistent with its own no
 
 
 def followed(
-    case: Case, before: dict[str, Expectation], answer: Any, ask: Answer = components.answer, rounded: bool = False
+    case: Case,
+    before: dict[str, Expectation],
+    answer: Any,
+    ask: Answer = components.answer,
+    rounded: bool = False,
+    chosen_btlx: np.ndarray | None = None,
 ) -> dict[str, Expectation]:
     """Returns the expectation of a case for a port with this answer; it changes only for a search
-    with other tokens.
+    with other tokens, or with undecided experts.
 
-    before: the result of `tolerance.expect` with the same `ask` and `rounded`.
+    before: the result of `tolerance.expect` with the same `ask` and `rounded`. chosen_btlx: the
+    experts that the port says it chose.
     """
     if any(one.undecided for one in before.values()):
-        return other_experts.followed(case, before, answer, ask, rounded) if answer else before
+        return other_experts.followed(case, before, answer, ask, rounded, chosen_btlx) if answer else before
     if case.component not in components.SEARCHES or not _differs(case, before, answer):
         return before
     if note := _far(case, before, answer, ask, rounded):

@@ -18,7 +18,12 @@ RUNS = 200  # runs of the reference at most
 
 
 def followed(
-    case: Case, before: Expectations, answer: Mapping[str, np.ndarray], ask: Answer = components.answer, rounded: bool = False
+    case: Case,
+    before: Expectations,
+    answer: Mapping[str, np.ndarray],
+    ask: Answer = components.answer,
+    rounded: bool = False,
+    chosen_btlx: np.ndarray | None = None,
 ) -> Expectations:
     """Returns the expectations with the undecided experts of a port that gave this answer.
 
@@ -26,23 +31,27 @@ def followed(
     each row on, if experts of that token are undecided, their other choices are tried, and kept if
     the token is then right. Other outputs, like gradients, depend on all choices together. If not
     all choices can be tried, what depends on them is not compared. before: the result of
-    `tolerance.expect` with the same `ask` and `rounded`.
+    `tolerance.expect` with the same `ask` and `rounded`. chosen_btlx: the experts that the port says
+    it chose, which are taken first.
     """
     if not any(one.undecided for one in before.values()):
         return before
-    if case.component == ROUTED:
-        return _as_returned(case, before, answer, ask, rounded)
-    if answer.keys() != before.keys() or any(answer[name].shape != one.reference.shape for name, one in before.items()):
+    if answer.keys() != before.keys() or any(np.shape(answer[name]) != one.reference.shape for name, one in before.items()):
         return before
-    return (_token_by_token if _placed(case, before) else _together)(case, before, answer, ask, rounded)
+    if case.component == ROUTED:
+        return _as_returned(case, answer["output"], ask, rounded).found
+    if not _placed(case, before):
+        return _together(case, before, answer, ask, rounded)
+    branches = None if chosen_btlx is None else _as_returned(case, chosen_btlx, ask, rounded)
+    return _token_by_token(case, branches.found if branches else before, answer, ask, rounded, branches)
 
 
-def _token_by_token(case: Case, before: Expectations, answer: Mapping[str, np.ndarray], ask: Answer, rounded: bool) -> Expectations:
-    changed: Changes = {}
-    found, branches = before, None
+def _token_by_token(
+    case: Case, found: Expectations, answer: Mapping[str, np.ndarray], ask: Answer, rounded: bool, branches: "_Branches | None"
+) -> Expectations:
     left, runs, open_rows = set(range(_by_token(next(iter(answer.values()))).shape[1])), 0, dict[int, int]()
     while place := _first_wrong(found, answer, left):
-        branches = branches or _Branches(case, ask, rounded, changed)
+        branches = branches or _Branches(case, ask, rounded, {})
 
         def right(reference: Mapping[str, np.ndarray], found: Expectations = found, place: Place = place) -> bool:
             return bool(_excess(found, reference, answer)[place] <= 1)
@@ -50,8 +59,7 @@ def _token_by_token(case: Case, before: Expectations, answer: Mapping[str, np.nd
         own = branches.explaining(right, RUNS - runs, place)
         runs += branches.runs
         if own:
-            changed |= own
-            branches = _Branches(case, ask, rounded, changed)
+            branches = _Branches(case, ask, rounded, branches.changed | own)
             found = branches.found
         else:
             left.discard(place[0])
@@ -70,16 +78,16 @@ def _together(case: Case, before: Expectations, answer: Mapping[str, np.ndarray]
 
 
 class _Branches:
-    """The choices that undecided tokens may make. found: the expectations with those of `changed`.
+    """The choices that undecided tokens may make. found, decisions, bounds: `tolerance.decided` with those of `changed`.
 
     runs: of the reference in the last search. complete: whether it tried every choice within the
     bounds; with groups of experts that is unknown.
     """
 
     def __init__(self, case: Case, ask: Answer, rounded: bool, changed: Changes) -> None:
-        self._case, self._ask, self._rounded, self._changed = case, ask, rounded, dict(changed)
-        self.found, self._decisions, self._bounds = tolerance.decided(case, ask, rounded, changed)
-        self._real_bt = tolerance.real(case, self._decisions)
+        self._case, self._ask, self._rounded, self.changed = case, ask, rounded, changed
+        self.found, self.decisions, self.bounds = tolerance.decided(case, ask, rounded, changed)
+        self._real_bt = tolerance.real(case, self.decisions)
         self.runs, self.complete = 0, True
 
     def explaining(self, right: Callable[[Mapping[str, np.ndarray]], bool], room: int, place: Place | None = None) -> Changes:
@@ -88,7 +96,7 @@ class _Branches:
         A choice changes the scores of later ones, whose alternatives are those of its own run. place: of the tokens; by default any.
         """
         self.runs, self.complete = 0, self._case.config.router_groups == 1
-        queue = collections.deque([(Changes(), self._options(self._decisions, place))])
+        queue = collections.deque([(Changes(), self._options(self.decisions, place))])
         while queue:
             before, options = queue.popleft()
             for token, rivals in options:
@@ -99,7 +107,7 @@ class _Branches:
                         return {}
                     self.runs += 1
                     own = {**before, token: rival_x}
-                    decisions = Decisions(changed=self._changed | own, gradient=tolerance.has_gradients(self._case))
+                    decisions = Decisions(changed=self.changed | own, gradient=tolerance.has_gradients(self._case))
                     with decisions.recorded():
                         reference = self._ask(self._case if self._rounded else self._case.at("float64"))
                     if right(reference):
@@ -111,7 +119,7 @@ class _Branches:
         """Returns the undecided tokens at the place behind a token, with their other choices."""
         return [
             (token, rivals)
-            for token, at, rivals in decisions.undecided(self._bounds, self._real_bt)
+            for token, at, rivals in decisions.undecided(self.bounds, self._real_bt)
             if (place is None or (token.row, at) == place) and (after is None or token > after)
         ]
 
@@ -132,22 +140,18 @@ def _without(
     }
 
 
-def _as_returned(case: Case, before: Expectations, answer: Mapping[str, np.ndarray], ask: Answer, rounded: bool) -> Expectations:
-    """Returns the expectations with the port's experts wherever they are undecided, layer by layer."""
-    chosen_btlx = answer.get("output")
-    if not isinstance(chosen_btlx, np.ndarray) or chosen_btlx.shape != before["output"].reference.shape:
-        return before
-    changed: Changes = {}
-    found, decisions, bounds = tolerance.decided(case, ask, rounded, changed)
-    for call in range(chosen_btlx.shape[2]):
-        own = {
-            token: chosen_btlx[token.row, token.place, call]
-            for token, *_ in decisions.undecided(bounds, case.real_bt)
-            if token.call == call and _possible(decisions.calls[call], bounds[call], token, chosen_btlx[token.row, token.place, call])
+def _as_returned(case: Case, chosen_btlx: np.ndarray, ask: Answer, rounded: bool) -> _Branches:
+    """Returns the branch of the port's experts wherever they are undecided, layer by layer."""
+    found = _Branches(case, ask, rounded, {})
+    for number in range(chosen_btlx.shape[2]):
+        call, bound_bt1 = found.decisions.calls[number], found.bounds[number]
+        given = {
+            token: chosen_btlx[token.row, token.place, number]
+            for token, *_ in found.decisions.undecided(found.bounds, case.real_bt)
+            if token.call == number
         }
-        if own:
-            changed |= own
-            found, decisions, bounds = tolerance.decided(case, ask, rounded, changed)
+        if own := {token: chosen_x for token, chosen_x in given.items() if _possible(call, bound_bt1, token, chosen_x)}:
+            found = _Branches(case, ask, rounded, found.changed | own)
     return found
 
 

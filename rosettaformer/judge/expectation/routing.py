@@ -130,8 +130,8 @@ def _of_scores(call: Call, bound_bt1: np.ndarray) -> Rivals:
     found: Rivals = {}
     for row, place in np.argwhere((weakest_bt1 - strongest_bt1 <= 2 * bound_bt1)[..., 0]).tolist():
         scores_x, chosen_x, room = scores_btx[row, place], chosen_btx[row, place], 2 * bound_bt1[row, place, 0]
-        lost = np.flatnonzero(chosen_x & (scores_x - strongest_bt1[row, place] <= room))
-        gained = np.flatnonzero(~chosen_x & (weakest_bt1[row, place] - scores_x <= room))
+        lost = np.flatnonzero(chosen_x & (scores_x - strongest_bt1[row, place] <= room)).tolist()
+        gained = np.flatnonzero(~chosen_x & (weakest_bt1[row, place] - scores_x <= room)).tolist()
         swaps = (
             (out, into)
             for count in range(1, min(len(lost), len(gained)) + 1)

@@ -66,7 +66,7 @@ def like_cases(
 
 def of_decoder(config: TransformerConfig) -> Iterator[Case]:
     routed = ("routed_experts",) if config.experts else ()
-    for component in ("transformer", "states", *routed):
+    for component in (*routed, "transformer", "states"):
         for name, inputs in prompts_of(config, "target", "target_mask_bt"):
             if component == "transformer" or name in STATES:
                 yield case_of(name, component, config, inputs if component in routed else {"source": None} | inputs)
