@@ -1,5 +1,6 @@
 """Ports of whole models in PyTorch: the models of the transformers library conform, and so does an independently written decoder."""
 
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -52,7 +53,7 @@ def test_a_decoder_that_is_written_anew_conforms(dtype: str) -> None:
 def settings(family: str, seed: int) -> dict[str, Any]:
     """Draws entries of the family's config.json, for models that read texts of at least 20 to 700 tokens.
 
-    Widths are realistic: a norm over or after few features amplifies a single rounding.
+    Widths are realistic: a norm over or after few features amplifies a single rounding. Grouped products take multiples of 16 bytes.
     """
     folders = decoder_folders if family in decoder_folders.KINDS else hugging_face_folders
     drawn = folders.drawn(family, seed).settings
@@ -63,6 +64,11 @@ def settings(family: str, seed: int) -> dict[str, Any]:
     kept.pop("word_embed_proj_dim", None)
     if learned:
         kept[names["model_width"]] *= 8
+    if "experts" in names:
+        factor = 8 // math.gcd(8, kept[names["model_width"]])
+        kept |= {names[field]: factor * kept[names[field]] for field in ("model_width", "heads", "key_value_heads")}
+        width = names.get("expert_width", names["feed_forward_width"])
+        return kept | {width: 8 * kept[width], "max_position_embeddings": 64}
     hidden = names["feed_forward_width"]
     kept[hidden] = 20 + kept.get(hidden, 20)
     return kept | {names.get("max_positions", "max_position_embeddings"): longest if learned else 64}

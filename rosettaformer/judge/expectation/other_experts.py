@@ -14,7 +14,7 @@ from .tolerance import Answer, Expectations
 Changes = dict[Token, np.ndarray]
 Place = tuple[int, int]  # row and position of a text
 ROUTED = "routed_experts"  # the component whose output are the decisions
-RUNS = 200  # runs of the reference at most
+RUNS = 40  # runs of the reference at most
 
 
 def followed(
