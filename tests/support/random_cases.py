@@ -5,14 +5,16 @@ from typing import Any
 import numpy as np
 
 from reference_numpy import TransformerConfig, preset
-from reference_numpy.config import ACTIVATIONS, NORM_PLACEMENTS
+from reference_numpy.config import ACTIVATIONS, EXPERT_WEIGHTED, GROUP_MASKS, GROUP_SCORES, NORM_PLACEMENTS, ROUTER_SCORES
 from rosettaformer.judge.case import Case
 from rosettaformer.judge.suite.build import parameters_of
+from rosettaformer.judge.suite.experts import decisive
 
 COMPONENTS = (
     "embedding", "positional_encoding", "softmax", "scaled_dot_product_attention", "multi_head_attention", "feed_forward", "layer_norm",
     "encoder_layer", "decoder_layer", "encoder", "decoder", "logits", "transformer", "transformer",
 )  # fmt: skip
+ROUTED = ("router", "mixture_of_experts")
 
 
 def random_config(rng: np.random.Generator) -> TransformerConfig:
@@ -48,17 +50,47 @@ def random_config(rng: np.random.Generator) -> TransformerConfig:
     )
 
 
+def with_experts(config: TransformerConfig, rng: np.random.Generator) -> TransformerConfig:
+    """Returns the config with experts of every kind, with or without groups."""
+    groups, in_group = int(rng.integers(1, 4)), int(rng.integers(2, 7))
+    kept, flag = int(rng.integers(1, groups + 1)), lambda: bool(rng.integers(2))
+    return config.replace(
+        experts=groups * in_group,
+        experts_per_token=int(rng.integers(1, kept * in_group + 1)),
+        expert_width=int(rng.integers(1, 20)),
+        expert_weighted=str(rng.choice(EXPERT_WEIGHTED)),
+        shared_width=int(rng.integers(0, 3)),
+        shared_gate=flag(),
+        router_scores=str(rng.choice(ROUTER_SCORES)),
+        router_bias=flag(),
+        selection_bias=flag(),
+        router_normalize=flag(),
+        router_epsilon=float(rng.choice([0.0, 1e-20, 0.1])),
+        router_scale=float(rng.uniform(0.5, 3)),
+        router_groups=groups,
+        router_groups_kept=kept,
+        router_group_score=str(rng.choice(GROUP_SCORES)),
+        router_group_mask=str(rng.choice(GROUP_MASKS)),
+        gated_feed_forward=flag(),
+        feed_forward_bias=flag(),
+        gate_limit=float(rng.uniform(0.5, 2)) if flag() else None,
+        hidden_offset=float(rng.integers(0, 2)),
+    )
+
+
 def random_case(seed: int, component: str = "") -> Case:
     """Returns the case of that seed: the component, or a random one, with random config, inputs, lengths and masks."""
     rng = np.random.default_rng(seed)
-    config, component = random_config(rng), component or str(rng.choice(COMPONENTS))
+    config, component = random_config(rng), component or str(rng.choice([*COMPONENTS, *ROUTED]))
+    config = with_experts(config, rng) if component in ROUTED else config
     sizes = {"b": int(rng.integers(1, 5)), "t": int(rng.integers(1, 12)), "s": int(rng.integers(1, 12))}
     inputs = _inputs(component, config, sizes, rng)
     try:
         parameters = parameters_of(config, component, rng)
     except ValueError:  # a component without parameters
         parameters = {}
-    return Case(f"random_{seed}", component, config, inputs, parameters)
+    case = Case(f"random_{seed}", component, config, inputs, parameters)
+    return decisive(case) if component in ROUTED else case
 
 
 def _inputs(component: str, config: TransformerConfig, sizes: dict[str, int], rng: np.random.Generator) -> dict[str, Any]:
