@@ -33,6 +33,12 @@ WIDTH = 160  # width of tables when not in a terminal
 @listed("workload", f"Workloads to time: {', '.join(WORKLOADS)}.")
 @listed("framework", "Frameworks to time, each with its peers: numpy, torch, tf, jax.")
 @click.option("--row", "only", multiple=True, metavar="TEXT", help="Time only rows with this in their name: impl_torch. Repeatable.")
+@click.option(
+    "--before",
+    type=click.Path(path_type=Path, exists=True, file_okay=False),
+    metavar="DIR",
+    help="Time our rows of another checkout, too, as peers: with --row impl_torch, the ratio is that of now to then.",
+)
 @click.option("--scaling", is_flag=True, help="Measure time and memory by length, batch and new tokens; only that, without --workload.")
 @click.option("--rounds", type=click.IntRange(min=1), default=5, show_default=True, help="Timed calls per row.")
 @click.option("--threads", type=click.IntRange(min=1), help="Threads per row. [default: all cores]")
@@ -42,7 +48,7 @@ WIDTH = 160  # width of tables when not in a terminal
 @click.option("--markdown", "markdown_file", type=OUT, help="Write the tables to this Markdown file.")
 @click.option("--data", "data_folder", type=click.Path(path_type=Path, file_okay=False), help="Write the tables as JSON to this folder.")
 def bench(
-    workloads: tuple[str, ...], frameworks: tuple[str, ...], only: tuple[str, ...], scaling: bool, rounds: int,
+    workloads: tuple[str, ...], frameworks: tuple[str, ...], only: tuple[str, ...], before: Path | None, scaling: bool, rounds: int,
     threads: int | None, device: str, size: str, json_file: Path | None, markdown_file: Path | None, data_folder: Path | None,
 ) -> None:  # fmt: skip
     """Time our implementations against every peer, interleaved in one run.
@@ -50,9 +56,9 @@ def bench(
     Workloads: W1 forward pass and W2 training step, with 0, 20 and 50 % padding; W3 greedy and W4
     beam search, all with the paper's base model; W5 a small model; W6 a long encoder, with memory;
     W7 bfloat16 weights; W8 BERT base; W9 GPT-2 small; W10 int8 searches; W11 a Llama of 100 million
-    parameters: forward pass, training step, greedy search. Peers that are not installed are
-    reported as missing, with the command that installs them. A row whose output differs from the
-    reference's is not timed.
+    parameters: forward pass, training step, greedy search; W12 the same with 8 experts. Peers that
+    are not installed are reported as missing, with the command that installs them. A row whose
+    output differs from the reference's is not timed.
 
     Exit codes: 0 timed, 1 a row differs or fails, 2 wrong usage, 3 framework missing.
     """
@@ -60,7 +66,9 @@ def bench(
     require("bench", needs_of(*frameworks))
     printed = str(json_file) == "-"
     with Working("timing", usual="an hour or two for all workloads") as working:
-        options = peer_process.Options(frameworks or FRAMEWORKS[device], rounds, threads or cores(), device, only, working.at)
+        options = peer_process.Options(
+            frameworks or FRAMEWORKS[device], rounds, threads or cores(), device, only, str(before.resolve()) if before else "", working.at
+        )
         for found in _measure(workloads or (() if scaling else tuple(WORKLOADS)), scaling, size == "tiny", options):
             _write(found, None if printed else json_file, markdown_file, data_folder)
     if printed:

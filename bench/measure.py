@@ -5,7 +5,7 @@ rounds.
 import dataclasses
 import statistics
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -43,10 +43,10 @@ def _part(task: Task, reference: Reference, options: Options) -> tuple[list[Resu
             for row in good:
                 row.result.memory_mib = row.process.answer("memory", row.index)
     if task.memory == "alone":
-        for row in good:
+        for row in (row for row in good if not row.process.before):
             options.progress(f"{task.name}: memory of {row.result.name}")
             # in a process that only builds this row
-            with started(options, [(row.process.framework, row.process.module)]) as [alone]:
+            with started(dataclasses.replace(options, before=""), [(row.process.framework, row.process.module)]) as [alone]:
                 built = alone.failed or alone.ask("rows", dataclasses.asdict(task), options.device)[0]
                 if built == "answer":
                     row.result.memory_mib = alone.answer("memory", row.index)
@@ -80,11 +80,17 @@ def _rows(process: PeerProcess, task: Task, options: Options) -> list[_Row]:
         raise ValueError(answer)
     if kind != "answer":
         return [_Row(process, failure(Result(process.framework, task=task.name), kind, answer))]
+    rows = [(index, about) for index, about in enumerate(answer) if not (process.before and about["peer"])]
     return [
-        _Row(process, Result(task=task.name, **about), index)
-        for index, about in enumerate(answer)
+        _Row(process, Result(task=task.name, **about | _named(about, process.before)), index)
+        for index, about in rows
         if not options.only or any(part in about["name"] for part in options.only)
     ]
+
+
+def _named(about: Mapping[str, Any], before: bool) -> dict[str, Any]:
+    """Returns changed fields of a row of another checkout."""
+    return {"name": f"{about['name']}, before", "peer": True} if before else {}
 
 
 def _check(row: _Row, reference: Reference) -> None:

@@ -19,18 +19,25 @@ LIMIT = 3600.0  # seconds for an answer
 
 @dataclass(frozen=True)
 class Options:
-    """How to run rows. only: unless empty, run only rows whose name contains one of these."""
+    """How to run rows.
+
+    only: unless empty, run only rows whose name contains one of these. before: another checkout of
+    this project, whose rows are peers of ours.
+    """
 
     frameworks: tuple[str, ...]
     rounds: int = 9
     threads: int = 1
     device: str = "cpu"
     only: tuple[str, ...] = ()
+    before: str = ""
     progress: Callable[[str], None] = lambda text: None
 
 
 class PeerProcess:
-    """The process of one module of `peers`. environment: additional variables."""
+    """The process of one module of `peers`. environment: additional variables. before: it runs another checkout."""
+
+    before = False
 
     def __init__(self, framework: str, module: str, options: Options, environment: Mapping[str, str] | None = None) -> None:
         self.framework, self.module = framework, module
@@ -89,4 +96,8 @@ def started(options: Options, which: Sequence[tuple[str, str]]) -> Iterator[list
         for framework, module in which:
             options.progress(f"starting {module}")
             processes.append(stack.enter_context(contextlib.closing(PeerProcess(framework, module, options))))
+            if options.before and module == framework:
+                found = {"PYTHONPATH": options.before, "PYTHONSAFEPATH": "1"}  # imports neither this checkout nor the working directory
+                processes.append(stack.enter_context(contextlib.closing(PeerProcess(framework, module, options, found))))
+                processes[-1].before = True
         yield processes

@@ -101,8 +101,10 @@ def _enliven(rng: np.random.Generator, config: TransformerConfig, tensors: dict[
     elif config.norm_offset:  # a feature that is always 1 acts as the bias
         scale[0], tensors[f"decoder.{last}.offset"][0] = 0, 1
         tensors["target_embedding.table"][END, 0] = NEVER
-    else:  # a logit of 0 is never the largest
+    elif config.tie_logits:  # a logit of 0 is never the largest
         tensors["target_embedding.table"][END] = 0
+    else:
+        tensors["logits.kernel"][:, END] = 0
     for name, tensor in tensors.items():
         if config.norm_offset and name.startswith("decoder.") and name.endswith("output.kernel"):
             tensor *= QUIET

@@ -12,13 +12,15 @@ PADDING, START, END = 0, 1, 2  # token ids
 SIZES = {
     "base": (512, 8, 6, 2048, 8192), "small": (128, 4, 2, 512, 1000), "tiny": (32, 4, 1, 64, 101),
     "bert_base": (768, 12, 12, 3072, 30522), "gpt2_small": (768, 12, 12, 3072, 50257), "llama_100m": (768, 12, 12, 2048, 32000),
+    "experts": (512, 8, 4, 1024, 8192),
 }  # fmt: skip
-# preset -> family name if it has published models, and changed fields
-MODELS: dict[str, tuple[str, dict[str, Any]]] = {
-    "paper_base": ("", {"attention_bias": True, "output_bias": True, "epsilon": 1e-5, "padding_id": PADDING}),
-    "bert_base": ("BERT", {"pooler": False, "masked_language_head": False}),
-    "gpt2_small": ("GPT-2", {}),
-    "llama2_7b": ("Llama", {"key_value_heads": 4, "tie_logits": True}),
+# model -> family name if it has published models, preset, and changed fields
+MODELS: dict[str, tuple[str, str, dict[str, Any]]] = {
+    "paper_base": ("", "paper_base", {"attention_bias": True, "output_bias": True, "epsilon": 1e-5, "padding_id": PADDING}),
+    "bert_base": ("BERT", "bert_base", {"pooler": False, "masked_language_head": False}),
+    "gpt2_small": ("GPT-2", "gpt2_small", {}),
+    "llama2_7b": ("Llama", "llama2_7b", {"key_value_heads": 4, "tie_logits": True}),
+    "mixtral": ("Mixtral", "llama2_7b", {"key_value_heads": 4, "experts": 8, "experts_per_token": 2, "expert_width": 1}),
 }
 PRECISIONS = {"cpu": ("float32",), "cuda": ("float32", "tf32", "bfloat16")}
 
@@ -37,7 +39,7 @@ class Task:
     length: int
     new_tokens: int = 0
     beams: int = 1
-    model: str = "paper_base"  # the preset of the model's choices
+    model: str = "paper_base"  # the model's choices, a key of MODELS
     size: str = "base"
     padding: float = 0.2  # share of right padding in the source, or in both sides
     precisions: tuple[str, ...] = ()  # overrides the device's precisions
@@ -75,6 +77,7 @@ class Task:
         layers = "+".join(str(count) for count in (config.encoder_layers, config.decoder_layers) if count)
         groups = f" in {config.key_value_heads} groups" if config.key_value_heads < config.heads else ""
         heads = f"d {config.model_width}, {config.heads} heads{groups}"
+        heads += f", {config.experts} experts, {config.experts_per_token} chosen" if config.experts else ""
         sizes = f"{heads}, {layers} layers, f {config.feed_forward_width}, v {config.source_vocabulary}"
         padding = f"{100 * self.padding:.0f} % padding" if self.padding else "no padding"
         return f"{self.name}: " + ", ".join(filter(None, (what, f"batch {self.batch}", self.published, sizes, padding)))
@@ -100,6 +103,7 @@ class Series:
 BOTH, INT8 = ("float32", "bfloat16"), ("float32", "int8")
 SHARES = (0.0, 0.2, 0.5)  # shares of padding
 LLAMA: dict[str, Any] = {"model": "llama2_7b", "size": "llama_100m", "padding": 0.0}
+MIXTRAL: dict[str, Any] = {"model": "mixtral", "size": "experts", "padding": 0.0}
 WORKLOADS: dict[str, tuple[Task, ...]] = {
     "W1": (
         Task("W1 0 %", "forward", 16, 64, padding=0.0, ceiling=True),
@@ -122,6 +126,11 @@ WORKLOADS: dict[str, tuple[Task, ...]] = {
         Task("W11 forward", "forward", 4, 512, **LLAMA, precisions=INT8, ceiling=True, apart=True),
         Task("W11 training", "training", 4, 256, **LLAMA, apart=True),
         Task("W11 greedy", "greedy", 4, 128, 64, **LLAMA, precisions=INT8, apart=True),
+    ),
+    "W12": tuple(
+        Task(f"W12 {kind} {batch}", kind, batch, 128, 64 * (kind == "greedy"), **MIXTRAL)
+        for kind in ("forward", "training", "greedy")
+        for batch in (1, 8)
     ),
 }
 _ENCODER, _FORWARD, _GREEDY = (
@@ -148,11 +157,12 @@ def config_of(task: Task) -> TransformerConfig:
     Grouped heads have at least two heads per group.
     """
     width, heads, layers, hidden, vocabulary = SIZES[task.size]
-    config = preset(task.model, **MODELS[task.model][1])
+    _, name, changes = MODELS[task.model]
+    config = preset(name, **changes)
     groups = heads if config.key_value_heads == config.heads else min(config.key_value_heads, heads // 2)
     config = config.replace(
         source_vocabulary=vocabulary, target_vocabulary=vocabulary, model_width=width, heads=heads, key_value_heads=groups,
-        key_size=width // heads, value_size=width // heads, feed_forward_width=hidden,
+        key_size=width // heads, value_size=width // heads, feed_forward_width=hidden, expert_width=hidden if config.experts else 0,
         encoder_layers=layers if config.encoder_layers else 0, decoder_layers=layers if config.decoder_layers else 0,
     )  # fmt: skip
     stock = config.cross_attention and not task.decodes

@@ -27,7 +27,8 @@ class Router(Projection):
     `s = softmax(x W_r + b_r)`, or the sigmoid. b: the selection bias, which only takes part in the
     choice. f: divides by the sum of the chosen, then multiplies by router_scale. chosen_softmax and
     chosen_sigmoid choose by `x W_r + b_r` itself and apply their function to the chosen. A token
-    prefers the lower of experts with equal scores. The choice has no gradient.
+    prefers the lower of experts with equal scores. The choice has no gradient. routed: collects the
+    logits.
     """
 
     def __init__(self, config: Config, **own: Unpack[Own]) -> None:
@@ -36,9 +37,13 @@ class Router(Projection):
         self.selection_bias = nnx.Param(zeros_x) if config.selection_bias else None
         self.config = config
 
-    def __call__(self, x_btd: jax.Array) -> jax.Array:  # type: ignore[override]
+    def __call__(  # type: ignore[override]
+        self, x_btd: jax.Array, routed: list[jax.Array] | None = None
+    ) -> jax.Array:
         checks.check_features("x", x_btd.shape, self.kernel.shape[0])
         logits_btx = self.router_logits(x_btd)
+        if routed is not None:
+            routed.append(logits_btx)
         chosen_btx = choice(self.config, self.choice_scores(logits_btx))
         weight_btx = weights(self.config, logits_btx, chosen_btx)
         wide = self.config.router_weight_dtype == "float32"
@@ -83,17 +88,20 @@ class MixtureOfExperts(nnx.Module):
         self.per_token = config.experts_per_token
         self.weighted = Weighted(on_input=config.expert_weighted == "input")
 
-    def __call__(self, x_btd: jax.Array) -> jax.Array:
-        weight_btx = self.router(x_btd)
-        if not has_explicit_axes(x_btd):
-            y_btd = in_groups(self.weighted, self.experts, x_btd, weight_btx, self.per_token)
-        else:
-            y_btd = jnp.zeros_like(x_btd)
-            for index in range(weight_btx.shape[2]):
-                weight_bt1 = weight_btx[..., index, None]
-                part_btd = self.weighted(expert(self.experts, index), x_btd, weight_bt1)
-                y_btd = y_btd + jnp.where(weight_bt1 == 0, 0, part_btd)
+    def __call__(self, x_btd: jax.Array, routed: list[jax.Array] | None = None) -> jax.Array:
+        y_btd = self.weighted_sum(x_btd, self.router(x_btd, routed))
         return y_btd if self.shared is None else y_btd + self.shared_expert(x_btd)
+
+    def weighted_sum(self, x_btd: jax.Array, weight_btx: jax.Array) -> jax.Array:
+        """`sum_e w_e FFN_e(x)`, `b t d`."""
+        if not has_explicit_axes(x_btd):
+            return in_groups(self.weighted, self.experts, x_btd, weight_btx, self.per_token)
+        y_btd = jnp.zeros_like(x_btd)
+        for index in range(weight_btx.shape[2]):
+            weight_bt1 = weight_btx[..., index, None]
+            part_btd = self.weighted(expert(self.experts, index), x_btd, weight_bt1)
+            y_btd = y_btd + jnp.where(weight_bt1 == 0, 0, part_btd)
+        return y_btd
 
     def shared_expert(self, x_btd: jax.Array) -> jax.Array:
         """The expert for all tokens, multiplied by `sigmoid(x w)` if it has a gate: `b t d`."""

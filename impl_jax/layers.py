@@ -56,7 +56,8 @@ class Layer(nnx.Module):
     """The sub-layers common to both kinds of layers.
 
     layer: index in the stack. rotation: for the self-attention. keep: dropout masks by site;
-    without them, NNX's `train()` and `eval()` decide whether masks are drawn.
+    without them, NNX's `train()` and `eval()` decide whether masks are drawn. routed: collects the
+    router's logits, if the layer has experts.
     """
 
     causal = False  # whether the self-attention is causal
@@ -84,6 +85,7 @@ class Layer(nnx.Module):
         attend: Sublayer,
         attend_to_memory: Sublayer | None = None,
         keep: Keep | None = None,
+        routed: list[jax.Array] | None = None,
     ) -> jax.Array:
         """Runs the residual sub-layers in order. The caller provides the attentions."""
         norms = self.self_attention_norm, self.self_attention_output_norm
@@ -96,7 +98,7 @@ class Layer(nnx.Module):
 
         def feed_forward(y_btd: jax.Array) -> jax.Array:
             if isinstance(self.feed_forward, MixtureOfExperts):  # without dropout of its own
-                return self.feed_forward(y_btd)
+                return self.feed_forward(y_btd, routed)
             return self.feed_forward(y_btd, part(keep, "feed_forward", "hidden_dropout"))
 
         norms = self.feed_forward_norm, self.feed_forward_output_norm
@@ -147,6 +149,7 @@ class DecoderLayer(Layer):
         cross_mask_bhts: Mask = None,
         rotation: Rotation | None = None,
         keep: Keep | None = None,
+        routed: list[jax.Array] | None = None,
     ) -> jax.Array:
         memory_shape = None if memory_bsd is None else memory_bsd.shape
         cross_attention = hasattr(self, "cross_attention")
@@ -163,4 +166,5 @@ class DecoderLayer(Layer):
             memory: Any = memory_bsd
             return self.cross_attention(y_btd, memory, cross_mask_bhts, keep_bhts=keep_bhts)
 
-        return self.run(x_btd, attend, None if memory_bsd is None else attend_to_memory, keep)
+        crossing = None if memory_bsd is None else attend_to_memory
+        return self.run(x_btd, attend, crossing, keep, routed)

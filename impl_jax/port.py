@@ -28,7 +28,7 @@ from .framework import bucket, device_context
 from .heads import Classifier, MaskedLanguageHead, Pooler
 from .inputs import position_embedding, token_embedding
 from .layers import DecoderLayer, EncoderLayer
-from .loss import cross_entropy
+from .loss import cross_entropy, router_loss
 from .mask import causal_mask, combine_masks, padding_mask, real_rows, token_mask, window_mask
 from .normalization import norm
 from .optimizer import adam, clip_global_norm
@@ -147,9 +147,10 @@ class _Whole(Transformer):
         source: Text | jax.Array | None,
         target: Text | jax.Array | None = None,
         keep: Keep | None = None,
+        routed: list[jax.Array] | None = None,
         skip_padding: bool = False,
     ) -> jax.Array:
-        logits_btv = super().__call__(source, target, keep)
+        logits_btv = super().__call__(source, target, keep, routed)
         if not skip_padding:
             return logits_btv
         return real_rows(logits_btv, Text.of(target).real(self.config.padding_id))
@@ -318,6 +319,7 @@ components: dict[str, Callable[[TransformerConfig, Dtype], Callable[..., Any]]] 
     "activation": lambda config, dtype: partial(activation, name=config.activation),
     "feed_forward": partial(blank, FeedForward),
     "router": partial(blank, Router),
+    "router_loss": lambda config, dtype: partial(router_loss, per_token=config.experts_per_token),
     "mixture_of_experts": partial(blank, MixtureOfExperts),
     "layer_norm": lambda config, dtype: norm(config.replace(norm="layer"), param_dtype=dtype),
     "rms_norm": lambda config, dtype: norm(config.replace(norm="rms"), param_dtype=dtype),

@@ -87,7 +87,8 @@ class Encoder(Stack):
 class Decoder(Stack):
     """The stack of the target, whose layers attend to the memory, if there is one.
 
-    Layers of other classes take x, the memory and both masks.
+    Layers of other classes take x, the memory and both masks. routed: collects the logits of the
+    layers' routers.
     """
 
     kind = DecoderLayer
@@ -101,11 +102,13 @@ class Decoder(Stack):
         keep: Keep | None = None,
         position_bt: jax.Array | None = None,
         length: jax.Array | None = None,
+        routed: list[jax.Array] | None = None,
     ) -> jax.Array:
         def through(
             layer: DecoderLayer, x_btd: jax.Array, rotation: Rotation | None, index: int
         ) -> jax.Array:
-            others = given(rotation=rotation, keep=part(keep, "layers", str(index)))
+            own = part(keep, "layers", str(index))
+            others = given(rotation=rotation, keep=own, routed=routed)
             return layer(x_btd, memory_bsd, self_mask_bhts, cross_mask_bhts, **others)
 
         return self.walk(x_btd, through, position_bt, length)

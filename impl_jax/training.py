@@ -23,6 +23,7 @@ from .dropout import Keep
 from .framework import Array
 from .programs import step, unpadding
 from .programs.sharding import Processes, Sharding, mapped, named
+from .programs.split_experts import with_split_experts
 from .transformer import Transformer
 
 __all__ = ["Trainer"]
@@ -150,7 +151,8 @@ class Trainer:
         """Returns the tokens that a step computes; with several parts, those of each part."""
         if self.config.classes:
             return unpadding.Flat()
-        return unpadding.of_loss(self.config, self.least, source, target, parts=parts)
+        weights = self.recipe.router_weights(self.config)
+        return unpadding.of_loss(self.config, self.least, source, target, parts=parts, **weights)
 
     def greedy_search(self, source: Array | None, strategy: Strategy) -> dict[str, np.ndarray]:
         """Runs `Searcher.greedy_search` on the current model."""
@@ -211,6 +213,8 @@ class Trainer:
             if self._searcher is None:
                 whole = self._alone(self._parameters) if self._sharding else self._parameters
                 model = nnx.merge(self._graph, whole, *self._random, copy=True)
+                if self._sharding is not None:
+                    model = with_split_experts(model, self._sharding)
                 self._searcher = Searcher(model, compiled=self._compiled)
             found = getattr(self._searcher, search)(source, strategy)
             return {name: weights.to_numpy(array) for name, array in found.items()}

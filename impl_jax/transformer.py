@@ -14,7 +14,7 @@ from .encoder_only import EncoderHeads
 from .framework import Array, id_bounds
 from .heads import Classifier, MaskedLanguageHead, Pooler
 from .inputs import Inputs
-from .loss import cross_entropy, teacher_forcing
+from .loss import cross_entropy, router_loss, share, teacher_forcing
 from .mask import padding_mask, token_mask
 from .precision import upcast_to
 from .stacks import Decoder, Encoder
@@ -66,19 +66,20 @@ class Transformer(EncoderHeads):
         source: Text | jax.Array | None,
         target: Text | jax.Array | None = None,
         keep: Keep | None = None,
+        routed: list[jax.Array] | None = None,
     ) -> jax.Array:
         """Returns the logits; an encoder-only model takes no target and returns its head's output.
 
-        source, target: ids, or a `Text`.
+        source, target: ids, or a `Text`. routed: collects the logits of the decoder's routers.
         """
         source_text, target_text = inputs.sides(self.config, source, target)
         if source_text is None:
             assert target_text is not None
-            return self.decode(target_text, keep=keep)
+            return self.decode(target_text, keep=keep, routed=routed)
         if target_text is None:
             return self.encoder_output(source_text, keep)
         mask_bs = source_text.real(self.config.padding_id)
-        return self.decode(target_text, self.encode(source_text, keep), mask_bs, keep)
+        return self.decode(target_text, self.encode(source_text, keep), mask_bs, keep, routed)
 
     def encode(self, source: Text | jax.Array, keep: Keep | None = None) -> jax.Array:
         """`memory = encoder(dropout(norm(embedding(source) + position + segment)))`, `b s d`."""
@@ -92,6 +93,7 @@ class Transformer(EncoderHeads):
         memory_bsd: jax.Array | None = None,
         source_mask_bs: Mask = None,
         keep: Keep | None = None,
+        routed: list[jax.Array] | None = None,
     ) -> jax.Array:
         """`logits(decoder(dropout(norm(embedding(target) + position)), memory))`, `b t v`.
 
@@ -105,7 +107,8 @@ class Transformer(EncoderHeads):
         x_btd, mask_bt, position_bt = self.embed("target", text, keep)
         self_mask, keep = padding_mask(mask_bt), part(keep, "decoder")
         cross_mask = padding_mask(source_mask_bs)
-        x_btd = self.decoder(x_btd, memory_bsd, self_mask, cross_mask, keep, position_bt)
+        given = x_btd, memory_bsd, self_mask, cross_mask, keep, position_bt
+        x_btd = self.decoder(*given, routed=routed)
         return self.head(x_btd)
 
     def training_loss(
@@ -115,16 +118,30 @@ class Transformer(EncoderHeads):
         smoothing: float = 0.0,
         total: jax.Array | int | None = None,
         keep: Keep | None = None,
+        router_aux_weight: float = 0.0,
+        router_z_weight: float = 0.0,
     ) -> jax.Array:
         """`L = cross_entropy(logits(source, target_1 ... target_(n-1)), target_2 ... target_n)`.
 
         target: ids; padding labels do not count. total: the divisor, default the counted labels.
+        With weights of routers, `loss.router_loss` of the real tokens whose labels count is added,
+        times the share of these labels in total (BALANCE).
         """
         target_bt, label_bt = teacher_forcing(target)
-        logits_btv = self(source, target_bt, keep)
+        weights = router_aux_weight, router_z_weight
+        routed: list[jax.Array] | None = [] if any(weights) else None
+        if routed is not None:
+            self.config.need_router_loss()
+        logits_btv = self(source, target_bt, keep, routed)
         logits_btv = upcast_to(logits_btv, self.inputs("target").embedding.table.dtype)
         mask_bt = token_mask(label_bt, self.config.padding_id)
-        return cross_entropy(logits_btv, label_bt, mask_bt, smoothing, total)
+        value = cross_entropy(logits_btv, label_bt, mask_bt, smoothing, total)
+        if routed is None:
+            return value
+        scored_bt = mask_bt & token_mask(target_bt, self.config.padding_id)
+        given = jnp.stack(routed), self.config.experts_per_token, scored_bt
+        added = router_loss(*given, *weights)
+        return value + (added * share(mask_bt, total, added.dtype)).astype(value.dtype)
 
     def states(
         self, source: Text | jax.Array | None = None, target: Text | jax.Array | None = None

@@ -5,7 +5,7 @@ import tensorflow as tf
 from reference_numpy import TransformerConfig, checks
 
 from .feed_forward import FeedForward, hidden_layer
-from .framework import Configured, register, sizes
+from .framework import Configured, Routed, register, sizes
 from .kernels.experts import in_blocks
 from .precision import upcast_half
 from .projection import Adapted, Projection, add_bias, xavier_uniform
@@ -22,6 +22,7 @@ class Router(Configured, Adapted):
     choice and has no gradient. f: divides by the sum of the chosen (router_normalize), then
     multiplies by router_scale. chosen_softmax and chosen_sigmoid choose by `x W_r + b_r` itself and
     apply their function to the chosen. A token prefers the lower of experts with equal scores.
+    routed: collects the logits.
     """
 
     def build(self, input_shape: object = None) -> None:
@@ -34,9 +35,11 @@ class Router(Configured, Adapted):
         if self.config.selection_bias:
             self.selection_bias = self.add_weight(**zeros, name="selection_bias")
 
-    def call(self, x_btd: tf.Tensor) -> tf.Tensor:
+    def call(self, x_btd: tf.Tensor, routed: Routed | None = None) -> tf.Tensor:
         checks.check_features("x", x_btd.shape, self.config.model_width)
         logits_btx = self.router_logits(x_btd)
+        if routed is not None:
+            routed.logits.append(logits_btx)
         chosen_btx = self.choice(self.choice_scores(logits_btx))
         weight_btx = self.weights_of(logits_btx, chosen_btx)
         wide = self.config.router_weight_dtype == "float32"
@@ -119,9 +122,9 @@ class MixtureOfExperts(Configured):
                 width = (config.model_width,)
                 self.shared_gate = Projection(width, (), False, dtype=dtype, name="shared_gate")
 
-    def call(self, x_btd: tf.Tensor) -> tf.Tensor:
+    def call(self, x_btd: tf.Tensor, routed: Routed | None = None) -> tf.Tensor:
         checks.check_features("x", x_btd.shape, self.config.model_width)
-        weight_btx = self.router(x_btd)
+        weight_btx = self.router(x_btd, routed=routed)
         y_btd = in_blocks(self.all_experts, self.weighted, x_btd, weight_btx, self.config)
         return y_btd if self.shared is None else y_btd + self.shared_expert(self.shared, x_btd)
 

@@ -21,6 +21,7 @@ __all__ = [
     "PRIVATE",
     "Configured",
     "Recomputed",
+    "Routed",
     "Traced",
     "Tree",
     "attached_mask",
@@ -58,6 +59,13 @@ if keras.backend.backend() != "tensorflow":
 Tree: TypeAlias = Mapping[str, "tf.Tensor | Tree"]
 
 register = keras.saving.register_keras_serializable(package="rosettaformer")
+
+
+class Routed:
+    """Collects the logits of routers. Keras copies the lists that it passes to a layer."""
+
+    def __init__(self) -> None:
+        self.logits: list[tf.Tensor] = []
 
 
 class Recomputed:

@@ -11,7 +11,7 @@ from .attention import MultiHeadAttention
 from .dropout import Dropout, Keep, part
 from .experts import MixtureOfExperts
 from .feed_forward import FeedForward
-from .framework import Configured, register
+from .framework import Configured, Routed, register
 from .normalization import Norm, norm, output_norm
 from .precision import upcast_half
 from .rotary import Rotation
@@ -56,7 +56,8 @@ class _Layer(Configured):
     """The sub-layers common to both kinds of layers. Keras passes `training` to every Dropout.
 
     layer: index in the stack, which determines the window and sink of the self-attention, and
-    whether the feed-forward is a mixture of experts, which has no hidden dropout.
+    whether the feed-forward is a mixture of experts, which has no hidden dropout. routed: collects
+    the router's logits, if the layer has experts.
     """
 
     causal = False
@@ -85,6 +86,7 @@ class _Layer(Configured):
         attend: Sublayer,
         attend_to_memory: Sublayer | None = None,
         keep: Keep | None = None,
+        routed: Routed | None = None,
     ) -> tf.Tensor:
         """Runs the residual sub-layers in order. The caller provides the attentions."""
         config = self.config
@@ -98,7 +100,7 @@ class _Layer(Configured):
 
         def feed_forward(y_btd: tf.Tensor) -> tf.Tensor:
             if config.has_experts(self.layer):
-                return self.feed_forward(y_btd)
+                return self.feed_forward(y_btd, routed=routed)
             return self.feed_forward(y_btd, part(keep, "feed_forward", "hidden_dropout"))
 
         norms = self.feed_forward_norm, self.feed_forward_output_norm
@@ -166,6 +168,7 @@ class DecoderLayer(_Layer):
         cross_mask_bhts: tf.Tensor | None = None,
         rotation: Rotation | None = None,
         keep: Keep | None = None,
+        routed: Routed | None = None,
     ) -> tf.Tensor:
         config, memory_shape = self.config, None if memory_bsd is None else memory_bsd.shape
         checks.check_memory(
@@ -184,4 +187,5 @@ class DecoderLayer(_Layer):
             keep_bhts = part(keep, "cross_attention", "weights_dropout")
             return self.cross_attention(y_btd, memory_bsd, cross_mask_bhts, keep_bhts=keep_bhts)
 
-        return self.run(x_btd, attend, None if memory_bsd is None else attend_to_memory, keep)
+        crossing = None if memory_bsd is None else attend_to_memory
+        return self.run(x_btd, attend, crossing, keep, routed)

@@ -95,6 +95,9 @@ components: dict[str, Build] = {
     ),
     "feed_forward": lambda config, dtype: feed_forward.FeedForward(config, dtype=dtype.name),
     "router": lambda config, dtype: experts.Router(config, dtype=dtype.name),
+    "router_loss": lambda config, dtype: partial(
+        loss.router_loss, per_token=config.experts_per_token
+    ),
     "mixture_of_experts": lambda config, dtype: experts.MixtureOfExperts(config, dtype=dtype.name),
     "encoder": lambda config, dtype: stacks.Encoder(config, dtype=dtype.name),
     "decoder": lambda config, dtype: stacks.Decoder(config, dtype=dtype.name),

@@ -9,7 +9,7 @@ from reference_numpy import TransformerConfig
 from reference_numpy.config import LayerKind
 
 from .dropout import Dropout, Keep, part
-from .framework import Configured, keras, register, sizes
+from .framework import Configured, Routed, keras, register, sizes
 from .layers import DecoderLayer, EncoderLayer
 from .normalization import norm
 from .rotary import Rotation, rotation
@@ -106,7 +106,8 @@ class Encoder(_Stack):
 class Decoder(_Stack):
     """`x = norm(layer_n(... layer_1(x, memory), memory))`, with an optional final norm: `b t d`.
 
-    memory: None in a decoder-only model. Positions and dropout: as in `Encoder`.
+    memory: None in a decoder-only model. routed: collects the logits of the layers' routers.
+    Positions and dropout: as in `Encoder`.
     """
 
     def __init__(self, config: TransformerConfig, **kwargs: object) -> None:
@@ -120,11 +121,13 @@ class Decoder(_Stack):
         cross_mask_bhts: tf.Tensor | None = None,
         keep: Keep | None = None,
         position_bt: tf.Tensor | None = None,
+        routed: Routed | None = None,
     ) -> tf.Tensor:
         def through(
             layer: keras.layers.Layer, x_btd: tf.Tensor, rotation: Rotation | None, index: int
         ) -> tf.Tensor:
-            given = {"rotation": rotation, "keep": part(keep, "layers", str(index))}
+            own = part(keep, "layers", str(index))
+            given = {"rotation": rotation, "keep": own, "routed": routed}
             given = {name: value for name, value in given.items() if value is not None}
             return layer(x_btd, memory_bsd, self_mask_bhts, cross_mask_bhts, **given)
 

@@ -71,6 +71,9 @@ class Trainer:
         recompute: bool = False,
     ) -> None:
         config.need_objective()
+        self._weights = recipe.router_weights(config, mesh)
+        if self._weights and recompute:
+            raise ValueError("router losses need the activations of layers; got recompute=True")
         self.config, self.recipe, self.steps = config, recipe, 0
         # Keras seeds have 31 bits.
         self._key = int(np.random.SeedSequence(seed).generate_state(1)[0]) % 2**30
@@ -213,7 +216,7 @@ class Trainer:
             own, labels = None if source is None else source[chosen], target[chosen]
             drops = {site: self._tensor(drop[chosen]) for site, drop in flat.items()}
             yield _Batch(
-                self._loss.tokens(own, labels),
+                self._loss.tokens(own, labels, **self._weights),
                 self._tensor(own),
                 self._tensor(labels),
                 None if keep is None else canonical.nest(drops),
@@ -243,7 +246,8 @@ class Trainer:
             generator.assign(tf.stack([tf.constant(self._key + layer, place.dtype), place]))
         smoothing, training = self.recipe.smoothing, keep is None
         with tf.GradientTape() as tape:
-            loss = self._loss.run(sides, source, target, smoothing, total, keep, training)
+            given = source, target, smoothing, total, keep, training
+            loss = self._loss.run(sides, *given, **self._weights)
         own = [variable.value for variable in self.model.trainable_variables]
         gradients = tape.gradient(loss, own, unconnected_gradients=tf.UnconnectedGradients.ZERO)
         return loss, [tf.convert_to_tensor(gradient) for gradient in gradients]

@@ -8,7 +8,7 @@ from . import loss, mask, states
 from .dropout import Keep, part
 from .embedding import Logits
 from .encoder_only import EncoderHeads
-from .framework import check_dense, keras, register
+from .framework import Routed, check_dense, keras, register
 from .heads import Classifier, MaskedLanguageHead, Pooler
 from .inputs import InputLayers, checked_texts, embed, masked_positions, real_tokens, texts
 from .stacks import Decoder, Encoder
@@ -64,6 +64,7 @@ class Transformer(EncoderHeads, keras.Model):
         target: Ids | None = None,
         keep: Keep | None = None,
         training: bool | None = None,
+        routed: Routed | None = None,
     ) -> tf.Tensor:
         source, target = checked_texts(self.config, source, target)
         if target is None:
@@ -72,7 +73,7 @@ class Transformer(EncoderHeads, keras.Model):
         if source is not None:
             memory_bsd = self.encode(source, keep, training)
             source_mask_bs = real_tokens(self.config, source)
-        return self.decode(target, memory_bsd, source_mask_bs, keep, training)
+        return self.decode(target, memory_bsd, source_mask_bs, keep, training, routed)
 
     def encode(
         self, source: Ids, keep: Keep | None = None, training: bool | None = None
@@ -92,10 +93,12 @@ class Transformer(EncoderHeads, keras.Model):
         source_mask_bs: tf.Tensor | None = None,
         keep: Keep | None = None,
         training: bool | None = None,
+        routed: Routed | None = None,
     ) -> tf.Tensor:
         """`logits(decoder(dropout(norm(embedding(target) + position)), memory))`, `b t v`.
 
-        source_mask_bs: True = real token of the source; None: all are. Raises ValueError on invalid
+        source_mask_bs: True = real token of the source; None: all are. routed: collects the logits
+        of the layers' routers. Raises ValueError on invalid
         ids, masks and shapes, and if the config has no decoder.
         """
         self.config.need_decoder()
@@ -116,6 +119,7 @@ class Transformer(EncoderHeads, keras.Model):
             part(keep, "decoder"),
             position_bt,
             training=training,
+            routed=routed,
         )
         return self.head(x_btd)
 
@@ -127,21 +131,35 @@ class Transformer(EncoderHeads, keras.Model):
         total: int | tf.Tensor | None = None,
         keep: Keep | None = None,
         training: bool | None = None,
+        router_aux_weight: float = 0.0,
+        router_z_weight: float = 0.0,
     ) -> tf.Tensor:
         """The cross-entropy of every target token after the first: a scalar in the variables'
         dtype.
 
         Padding labels do not count. total: the divisor, default the number of counted labels. A
         replica of a tf.distribute.Strategy must pass the total of all replicas, whose gradients are
-        summed: `total=tf.distribute.get_replica_context().all_reduce("SUM", own_count)`.
+        summed: `total=tf.distribute.get_replica_context().all_reduce("SUM", own_count)`. With
+        weights of routers, `loss.router_loss` of the real tokens whose labels count is added, times
+        the share of these labels in total (BALANCE).
         """
-        self.config.need_decoder()
+        config, weights = self.config, (router_aux_weight, router_z_weight)
+        config.need_decoder()
+        routed = Routed() if any(weights) else None
+        if routed is not None:
+            config.need_router_loss()
         input_bt, label_bt = loss.teacher_forcing(target)
-        logits_btv = self(source, input_bt, keep=keep, training=training)
-        mask_bt = mask.token_mask(label_bt, self.config.padding_id)
-        return loss.cross_entropy(
+        logits_btv = self(source, input_bt, keep=keep, training=training, routed=routed)
+        mask_bt = mask.token_mask(label_bt, config.padding_id)
+        value = loss.cross_entropy(
             tf.cast(logits_btv, self.variable_dtype), label_bt, mask_bt, smoothing, total
         )
+        if routed is None:
+            return value
+        scored_bt = mask_bt & mask.token_mask(input_bt, config.padding_id)
+        logits_lbtx = tf.stack(routed.logits)
+        added = loss.router_loss(logits_lbtx, config.experts_per_token, scored_bt, *weights)
+        return value + tf.cast(added * loss.share(mask_bt, total, added.dtype), value.dtype)
 
     def states(self, source: Ids | None = None, target: Ids | None = None) -> states.States:
         """Returns the vectors between the layers and all attention weights: `states.states`."""

@@ -23,7 +23,8 @@ class Router(nn.Module):
     """`w = f(s)` for the k experts of the largest `s + b`, and 0 for all others, `b t x`.
 
     `s = softmax(x W_r + b_r)`, or the sigmoid. b: the selection bias, which only takes part in the
-    choice and has no gradient. A token prefers the lower of experts with equal scores.
+    choice and has no gradient. A token prefers the lower of experts with equal scores. routed:
+    collects the logits.
     """
 
     def __init__(self, config: TransformerConfig) -> None:
@@ -41,9 +42,11 @@ class Router(nn.Module):
             if bias_x is not None:
                 nn.init.zeros_(bias_x)
 
-    def forward(self, x_btd: Tensor) -> Tensor:
+    def forward(self, x_btd: Tensor, routed: list[Tensor] | None = None) -> Tensor:
         checks.check_features("x", x_btd.shape, self.config.model_width)
         logits_btx = self.router_logits(x_btd)
+        if routed is not None:
+            routed.append(logits_btx)
         chosen_btx = choice(self.config, self.choice_scores(logits_btx))
         weight_btx = weights(self.config, logits_btx, chosen_btx)
         wide = self.config.router_weight_dtype == "float32"
@@ -92,16 +95,8 @@ class MixtureOfExperts(nn.Module):
             self.shared = FeedForward(own)
             self.shared_gate = linear(config.model_width, 1, False) if config.shared_gate else None
 
-    def forward(self, x_btd: Tensor) -> Tensor:
-        weight_btx = self.router(x_btd)
-        if can_group(x_btd, self.experts.in_process):
-            y_btd = grouped(self.experts, x_btd, weight_btx, self.config.experts_per_token)
-        else:
-            y_btd = torch.zeros_like(x_btd)
-            for index in range(self.config.experts):
-                weight_bt1 = weight_btx[..., index, None]
-                own_btd = x_btd.masked_fill(weight_bt1 == 0, 0)
-                y_btd = y_btd + self.experts(own_btd, weight_bt1, expert(index))
+    def forward(self, x_btd: Tensor, routed: list[Tensor] | None = None) -> Tensor:
+        y_btd = self.experts(x_btd, self.router(x_btd, routed))
         return y_btd if self.shared is None else y_btd + self.shared_expert(self.shared, x_btd)
 
     def shared_expert(self, shared: nn.Module, x_btd: Tensor) -> Tensor:
@@ -111,7 +106,7 @@ class MixtureOfExperts(nn.Module):
 
 
 class Experts(nn.Module):
-    """`w FFN(x)`, or `FFN(w x)`, of rows `n d` that each have an expert.
+    """`sum_e w_e FFN_e(x)`, or of `FFN_e(w_e x)`: `b t d`.
 
     in_process: graphs run in the process that made them, and may call this package's kernels.
     """
@@ -127,7 +122,18 @@ class Experts(nn.Module):
         self.hidden = Projections(*into)
         self.output = Projections(count, hidden, width, bias)
 
-    def forward(self, x_nd: Tensor, weight_n1: Tensor, affine: Affine) -> Tensor:
+    def forward(self, x_btd: Tensor, weight_btx: Tensor) -> Tensor:
+        if can_group(x_btd, self.in_process):
+            return grouped(self.weighted, x_btd, weight_btx, self.config.experts_per_token)
+        y_btd = torch.zeros_like(x_btd)
+        for index in range(weight_btx.shape[2]):
+            weight_bt1 = weight_btx[..., index, None]
+            own_btd = x_btd.masked_fill(weight_bt1 == 0, 0)
+            y_btd = y_btd + self.weighted(own_btd, weight_bt1, expert(index))
+        return y_btd
+
+    def weighted(self, x_nd: Tensor, weight_n1: Tensor, affine: Affine) -> Tensor:
+        """`w FFN(x)`, or `FFN(w x)`, of rows `n d` that each have an expert."""
         config, on_input = self.config, self.config.expert_weighted == "input"
         if on_input:
             x_nd = times(x_nd, weight_n1)

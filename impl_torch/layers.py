@@ -51,7 +51,8 @@ class Layer(nn.Module):
 
     layer: index in the stack, which determines window and sink of the self-attention, and whether
     the feed-forward is a mixture of experts. rotation: for queries and keys of the self-attention.
-    keep: dropout masks by site, nested; in training, sites without a mask draw their own.
+    keep: dropout masks by site, nested; in training, sites without a mask draw their own. routed:
+    collects the router's logits, if the layer has experts.
     """
 
     def __init__(
@@ -81,6 +82,7 @@ class Layer(nn.Module):
         attend: Sublayer,
         attend_to_memory: Sublayer | None = None,
         keep: Keep | None = None,
+        routed: list[Tensor] | None = None,
     ) -> Tensor:
         """Runs the residual sub-layers in order. The caller provides the attentions."""
         norms = self.self_attention_norm, self.self_attention_output_norm
@@ -93,7 +95,7 @@ class Layer(nn.Module):
 
         def feed_forward(y_btd: Tensor) -> Tensor:
             if isinstance(self.feed_forward, MixtureOfExperts):
-                return self.feed_forward(y_btd)
+                return self.feed_forward(y_btd, routed)
             return self.feed_forward(y_btd, part(keep, "feed_forward", "hidden_dropout"))
 
         norms = self.feed_forward_norm, self.feed_forward_output_norm
@@ -139,6 +141,7 @@ class DecoderLayer(Layer):
         cross_mask_bhts: Tensor | None = None,
         rotation: Rotation | None = None,
         keep: Keep | None = None,
+        routed: list[Tensor] | None = None,
     ) -> Tensor:
         config, shape = self.config, None if memory_bsd is None else memory_bsd.shape
         checks.check_memory(config.cross_attention, config.model_width, shape, cross_mask_bhts)
@@ -153,4 +156,5 @@ class DecoderLayer(Layer):
             keep_bhts = part(keep, "cross_attention", "weights_dropout")
             return self.cross_attention(y_btd, memory_bsd, cross_mask_bhts, keep_bhts=keep_bhts)
 
-        return self.run(x_btd, attend, attend_to_memory if config.cross_attention else None, keep)
+        crossing = attend_to_memory if config.cross_attention else None
+        return self.run(x_btd, attend, crossing, keep, routed)

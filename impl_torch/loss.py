@@ -1,15 +1,17 @@
-"""The training loss: cross-entropy with label smoothing (SMOOTH)."""
+"""The training loss: cross-entropy with label smoothing (SMOOTH), and that of routers (BALANCE)."""
 
 from collections.abc import Sequence
 
+import torch
 from torch import Tensor
 
 from reference_numpy import checks
 
-from . import framework, mask, precision
+from . import framework, mask, precision, softmax
+from .experts import largest
 from .values import Text
 
-__all__ = ["cross_entropy", "teacher_forcing"]
+__all__ = ["cross_entropy", "router_loss", "teacher_forcing"]
 
 
 def teacher_forcing(target_bt: Tensor) -> tuple[Tensor, Tensor]:
@@ -72,3 +74,38 @@ def unchecked(
     loss = counted_bt.sum() / total
     # Autocast, not the caller, chose the half-precision dtype of the logits.
     return loss if precision.autocasts(logits_btv) else loss.to(logits_btv.dtype)
+
+
+def router_loss(
+    logits_lbtx: Tensor,
+    per_token: int,
+    mask_bt: Tensor | None = None,
+    router_aux_weight: float = 0.0,
+    router_z_weight: float = 0.0,
+) -> Tensor:
+    """`L = aux X sum_x f_x p_x + z mean_lbt (log sum_x e^logits)^2`, over the tokens that count.
+
+    f_x: how many experts x an average token of all layers chooses, if it chooses the per_token
+    largest logits; constant for the gradient. p_x: the mean of `softmax(logits)`. The gradient of
+    `logsumexp` is not used, since it exponentiates a rounded logarithm.
+    """
+    weights, shape = (router_aux_weight, router_z_weight), logits_lbtx.shape
+    checks.check_router_loss(shape, per_token, *weights)
+    if mask_bt is None:
+        mask_bt = torch.ones(shape[1:3], dtype=torch.bool, device=logits_lbtx.device)
+    mask.check("mask", mask_bt, shape[1:3])
+    x_lbtx = precision.upcast_half(logits_lbtx).masked_fill(~mask_bt[..., None], 0)
+    share_bt1 = mask_bt[..., None].to(x_lbtx.dtype) / (mask_bt.sum().clamp(min=1) * shape[0])
+    f_x = (largest(x_lbtx.detach(), per_token) * share_bt1).sum((0, 1, 2))
+    p_x = (softmax.softmax(x_lbtx) * share_bt1).sum((0, 1, 2))
+    high_lbt1 = x_lbtx.detach().amax(-1, keepdim=True)
+    log_z_lbt1 = high_lbt1 + (x_lbtx - high_lbt1).exp().sum(-1, keepdim=True).log()
+    z = (log_z_lbt1.square() * share_bt1).sum()
+    aux = shape[3] * (f_x * p_x).sum()
+    return (router_aux_weight * aux + router_z_weight * z).to(logits_lbtx.dtype)
+
+
+def share(mask_bt: Tensor, total: int | Tensor | None, dtype: torch.dtype) -> Tensor:
+    """Returns the share of these labels in all that count."""
+    count = mask_bt.sum()
+    return count.to(dtype) / (count.clamp(min=1) if total is None else total)

@@ -22,7 +22,7 @@ from .experts import MixtureOfExperts, Router
 from .feed_forward import FeedForward, activation
 from .heads import Classifier, MaskedLanguageHead, Pooler
 from .layers import DecoderLayer, EncoderLayer, Layer
-from .loss import cross_entropy
+from .loss import cross_entropy, router_loss
 from .mask import causal_mask, combine_masks, padding_mask, token_mask, window_mask
 from .normalization import norm
 from .optimizer import Tree, clip_global_norm
@@ -268,6 +268,7 @@ components: dict[str, Build] = {
     "activation": lambda config, dtype: partial(activation, name=config.activation),
     "feed_forward": lambda config, dtype: FeedForward(config),
     "router": lambda config, dtype: Router(config),
+    "router_loss": lambda config, dtype: partial(router_loss, per_token=config.experts_per_token),
     "mixture_of_experts": lambda config, dtype: MixtureOfExperts(config),
     "layer_norm": lambda config, dtype: norm(config.replace(norm="layer")),
     "rms_norm": lambda config, dtype: norm(config.replace(norm="rms")),

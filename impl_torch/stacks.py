@@ -26,8 +26,8 @@ class Stack(nn.Module):
     """`x = layer_i(x)` for every layer, then the final norm: vectors in, vectors out.
 
     Holds `embedding_dropout`, which `Transformer` applies to the input. Its layers may be replaced
-    by other classes: they get `rotation` only where the layer rotates, and `keep` only if there are
-    keep masks.
+    by other classes: they get `rotation` only where the layer rotates, `keep` only if there are
+    keep masks, and `routed` only for the loss of routers.
     """
 
     def __init__(self, config: TransformerConfig, layers: Iterable[nn.Module]) -> None:
@@ -78,7 +78,10 @@ class Encoder(Stack):
 
 
 class Decoder(Stack):
-    """A stack of `DecoderLayer`, which also attend to the memory: `b t d`."""
+    """A stack of `DecoderLayer`, which also attend to the memory: `b t d`.
+
+    routed: collects the logits of the layers' routers.
+    """
 
     def __init__(self, config: TransformerConfig) -> None:
         layers = range(config.decoder_layers)
@@ -92,9 +95,11 @@ class Decoder(Stack):
         cross_mask_bhts: Tensor | None = None,
         keep: Keep | None = None,
         position_bt: Tensor | None = None,
+        routed: list[Tensor] | None = None,
     ) -> Tensor:
         def through(layer: Layer, x_btd: Tensor, rotation: Rotation | None, index: int) -> Tensor:
-            given = {"rotation": rotation, "keep": part(keep, "layers", str(index))}
+            own = part(keep, "layers", str(index))
+            given = {"rotation": rotation, "keep": own, "routed": routed}
             given = {name: value for name, value in given.items() if value is not None}
             return layer(x_btd, memory_bsd, self_mask_bhts, cross_mask_bhts, **given)
 

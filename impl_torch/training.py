@@ -96,6 +96,7 @@ class Trainer:
         recompute: bool = False,
     ) -> None:
         config.need_objective()
+        self._weighted = weighted = recipe.router_weights(config, mesh)
         if torch.device(device).type == "cuda":
             if not torch.cuda.is_available():
                 raise ValueError(f"device {device} needs a CUDA device; torch sees none")
@@ -139,6 +140,8 @@ class Trainer:
         self._snapshot: Searcher | None = None
         self._recompute, self._least = recompute, unpadding.LEAST
         self._loss: Callable[..., Tensor] = self._objective
+        if weighted:
+            self._loss = functools.partial(self._objective, **weighted)
         self._flat_loss: Callable[..., Tensor] = unpadding.training_loss
         if compiled and mesh is None:
             # torch's kernels draw the masks, since the compiler's CPU kernel draws them one by one.
@@ -266,7 +269,8 @@ class Trainer:
                 self._placed.reduces(last=first + rows == number)
             own = batch.each(itemgetter(chosen))
             if self._placed is None:  # found on the host, which then need not wait for the device
-                sides = unpadding.find(self._objective, self._least, own.source, own.target)
+                read = own.source, own.target
+                sides = unpadding.find(self._objective, self._least, *read, **self._weighted)
                 sides = None if sides is None else sides.to(self._device)
             if keep is None:
                 masks: dropout.Keep | None = canonical.nest(self._draw(own, sides, chosen))

@@ -3,6 +3,7 @@
 from functools import partial
 from typing import cast
 
+import torch
 from torch import Tensor
 
 from reference_numpy import TransformerConfig, checks
@@ -79,11 +80,13 @@ class Transformer(EncoderHeads):
         source: Text | Tensor | None,
         target: Text | Tensor | None = None,
         keep: Keep | None = None,
+        routed: list[Tensor] | None = None,
     ) -> Tensor:
         """`decode(target, encode(source))`, `b t v`; source is None for a decoder-only model.
 
         An encoder-only model takes no target and returns the output of its head: `classify`,
-        `masked_language_logits`, or `encode` without a head.
+        `masked_language_logits`, or `encode` without a head. routed: collects the logits of the
+        decoder's routers.
         """
         config = self.config
         checks.check_target_given(config.decoder_layers, target)
@@ -93,9 +96,9 @@ class Transformer(EncoderHeads):
             return self.encoder_output(cast(Text, source), keep)
         self.check_ids(source, target)
         if source is None:
-            return self._decode(target, None, None, keep)
+            return self._decode(target, None, None, keep, routed)
         memory_bsd, source_mask_bs = self._encode(source, keep)
-        return self._decode(target, memory_bsd, source_mask_bs, keep)
+        return self._decode(target, memory_bsd, source_mask_bs, keep, routed)
 
     def encode(self, source: Text | Tensor, keep: Keep | None = None) -> Tensor:
         """`memory = encoder(dropout(norm(embedding(source) + position + segment)))`, `b s d`.
@@ -119,6 +122,7 @@ class Transformer(EncoderHeads):
         memory_bsd: Tensor | None = None,
         source_mask_bs: Tensor | None = None,
         keep: Keep | None = None,
+        routed: list[Tensor] | None = None,
     ) -> Tensor:
         """`logits(decoder(dropout(norm(embedding(target) + position)), memory))`, `b t v`.
 
@@ -133,7 +137,7 @@ class Transformer(EncoderHeads):
         self.check_ids(target=target)
         if shape is not None:
             mask.check("source mask", source_mask_bs, shape[:2])
-        return self._decode(target, memory_bsd, source_mask_bs, keep)
+        return self._decode(target, memory_bsd, source_mask_bs, keep, routed)
 
     def _decode(
         self,
@@ -141,14 +145,14 @@ class Transformer(EncoderHeads):
         memory_bsd: Tensor | None,
         source_mask_bs: Tensor | None,
         keep: Keep | None,
+        routed: list[Tensor] | None = None,
     ) -> Tensor:
         """Returns the logits; the ids must be checked."""
         keep = part(keep, "decoder")
         x_btd, mask_bt, position_bt = self.embed("target", target, keep)
         self_mask_bhts, cross_mask_bhts = map(mask.padding_mask, (mask_bt, source_mask_bs))
-        return self.logits(
-            self.decoder(x_btd, memory_bsd, self_mask_bhts, cross_mask_bhts, keep, position_bt)
-        )
+        given = x_btd, memory_bsd, self_mask_bhts, cross_mask_bhts, keep, position_bt
+        return self.logits(self.decoder(*given, routed))
 
     def training_loss(
         self,
@@ -157,12 +161,16 @@ class Transformer(EncoderHeads):
         smoothing: float = 0.0,
         total: int | Tensor | None = None,
         keep: Keep | None = None,
+        router_aux_weight: float = 0.0,
+        router_z_weight: float = 0.0,
     ) -> Tensor:
         """`cross_entropy(transformer(source, target[:, :-1]), target[:, 1:])`, a scalar.
 
-        Padding labels do not count. This calls the module, with its hooks, so FSDP2 works. The loss
-        is float32 if the root's policy has `MixedPrecisionPolicy(output_dtype=torch.float32)`;
-        policies of layers must omit output_dtype, or the next layer gets float32.
+        Padding labels do not count. With weights of routers, `loss.router_loss` of the real tokens
+        whose labels count is added, times the share of these labels in total (BALANCE). This calls
+        the module, with its hooks, so FSDP2 works. The loss is float32 if the root's policy has
+        `MixedPrecisionPolicy(output_dtype=torch.float32)`; policies of layers must omit
+        output_dtype, or the next layer gets float32.
 
         Wrappers with their own `forward` are bypassed: `ddp.module.training_loss` averages no
         gradients. With `DistributedDataParallel`, compute the loss from its output:
@@ -174,8 +182,19 @@ class Transformer(EncoderHeads):
         self.config.need_decoder()
         read, label = loss.shifted(Text.of(target))
         self.check_ids(source, target)  # including the last column, which is only a label
-        logits_btv, mask_bt = self(source, read, keep=keep), real_tokens(self.config, label)
-        return loss.unchecked(logits_btv, label.ids, mask_bt, smoothing, total)
+        mask_bt, weights = real_tokens(self.config, label), (router_aux_weight, router_z_weight)
+        labels = label.ids, mask_bt, smoothing, total
+        if not any(weights):
+            return loss.unchecked(self(source, read, keep=keep), *labels)
+        self.config.need_router_loss()
+        routed: list[Tensor] = []
+        value = loss.unchecked(self(source, read, keep=keep, routed=routed), *labels)
+        label_mask_bt = mask.token_mask(label.ids, None) if mask_bt is None else mask_bt
+        real_bt = real_tokens(self.config, read)
+        scored_bt = label_mask_bt if real_bt is None else label_mask_bt & real_bt
+        given = torch.stack(routed), self.config.experts_per_token, scored_bt
+        added = loss.router_loss(*given, *weights)
+        return value + (added * loss.share(label_mask_bt, total, added.dtype)).to(value.dtype)
 
     def states(
         self, source: Text | Tensor | None = None, target: Text | Tensor | None = None

@@ -29,6 +29,7 @@ __all__ = [
     "check_prefix",
     "check_prefix_given",
     "check_rotated",
+    "check_router_loss",
     "check_rows",
     "check_same_batch",
     "check_same_length",
@@ -314,6 +315,19 @@ def check_labels(
         raise ValueError(f"total must be at least 1; got {total}")
     if logits[2] is not None:
         check_held(logits[2], lowest, highest, name="label")
+
+
+def check_router_loss(
+    logits: Shape, per_token: int, router_aux_weight: float, router_z_weight: float
+) -> None:
+    """Router logits must be `l b t x`, with x at least per_token; weights at least 0 and finite."""
+    if len(logits) != 4 or 0 in (logits[0], logits[3]):
+        raise ValueError(f"router logits must have axes l b t x; got shape {_show(logits)}")
+    if per_token < 1 or (logits[3] is not None and per_token > logits[3]):
+        raise ValueError(f"per_token must be in 1 .. {logits[3]}; got {per_token}")
+    for name, weight in (("aux", router_aux_weight), ("z", router_z_weight)):
+        if not 0 <= weight < float("inf"):
+            raise ValueError(f"router_{name}_weight must be at least 0 and finite; got {weight}")
 
 
 def check_next_token(scores: Shape, tokens: Shape, dtype: str) -> None:

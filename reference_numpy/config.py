@@ -456,6 +456,13 @@ class TransformerConfig(fields.Fields):
             return "classes"
         return "masked_language_head" if self.masked_language_head else ""
 
+    def need_router_loss(self) -> None:
+        """Raises ValueError unless the model is decoder-only and has experts (BALANCE)."""
+        if self.encoder_layers or not any(map(self.has_experts, range(self.decoder_layers))):
+            got = f"encoder_layers={self.encoder_layers}, experts={self.experts}"
+            wanted = "router losses need a decoder-only model, in which a layer has experts"
+            raise ValueError(f"{wanted}; got {got}, expert_pattern={self.expert_pattern}")
+
     def need_objective(self) -> None:
         """Raises ValueError if no loss reaches every parameter.
 

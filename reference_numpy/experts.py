@@ -34,13 +34,7 @@ def router_vjp(parameters: Tree, config: Config, x_btd: Array, *, cotangent: Arr
     logits_btx = router_logits(parameters, config, x_btd)
     chosen_btx = choice(config, choice_scores(parameters, config, logits_btx))
     g_btx = weights_vjp(config, logits_btx, chosen_btx, cotangent=cotangent)
-    g_btx = g_btx.astype(_product_dtype(config, x_btd), copy=False)
-    x, own = _product(config, x_btd), {name: _product(config, p) for name, p in parameters.items()}
-    g_btd, gradients = arithmetic.affine_vjp("btd,dx->btx", x, own, g_btx)
-    found = {name: g.astype(parameters[name].dtype, copy=False) for name, g in gradients.items()}
-    if "selection_bias" in parameters:
-        found["selection_bias"] = np.zeros_like(parameters["selection_bias"])
-    return {"parameters": found, "x_btd": g_btd.astype(x_btd.dtype, copy=False)}
+    return router_logits_vjp(parameters, config, x_btd, cotangent=g_btx)
 
 
 def mixture_of_experts(parameters: Tree, config: Config, x_btd: Array) -> Array:
@@ -93,11 +87,25 @@ def mixture_of_experts_vjp(
 
 
 def router_logits(parameters: Tree, config: Config, x_btd: Array) -> Array:
-    """`x W_r + b_r`, `b t x`, in the dtype of scores."""
+    """`x W_r + b_r`, `b t x`, in the dtype of scores; never in int8."""
     own = {name: _product(config, parameters[name]) for name in parameters}
-    logits_btx = arithmetic.affine("btd,dx->btx", _product(config, x_btd), own)
+    logits_btx = arithmetic.einsum("btd,dx->btx", _product(config, x_btd), own["kernel"])
+    logits_btx = logits_btx + own["bias"] if "bias" in own else logits_btx
     wide = config.router_score_dtype == "float32"
     return arithmetic.upcast_half(logits_btx) if wide else logits_btx.astype(x_btd.dtype)
+
+
+def router_logits_vjp(
+    parameters: Tree, config: Config, x_btd: Array, *, cotangent: Array
+) -> Gradients:
+    """Backward pass through `router_logits`. Returns parameters and x_btd."""
+    g_btx = cotangent.astype(_product_dtype(config, x_btd), copy=False)
+    x, own = _product(config, x_btd), {name: _product(config, p) for name, p in parameters.items()}
+    g_btd, gradients = arithmetic.affine_vjp("btd,dx->btx", x, own, g_btx)
+    found = {name: g.astype(parameters[name].dtype, copy=False) for name, g in gradients.items()}
+    if "selection_bias" in parameters:
+        found["selection_bias"] = np.zeros_like(parameters["selection_bias"])
+    return {"parameters": found, "x_btd": g_btd.astype(x_btd.dtype, copy=False)}
 
 
 def choice_scores(parameters: Tree, config: Config, logits_btx: Array) -> Array:

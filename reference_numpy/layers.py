@@ -11,6 +11,7 @@ from .values import Attending, Memory
 __all__ = ["decoder_layer", "decoder_layer_vjp", "encoder_layer", "encoder_layer_vjp"]
 
 Sublayer = Callable[[Array], Array]
+Routed = list[Array] | None  # collects the logits of routers
 Pair = tuple[Sublayer, Callable[..., Gradients]]  # a sub-layer and its vjp
 
 
@@ -38,17 +39,19 @@ def run(
     attend: Sublayer,
     attend_to_memory: Sublayer | None = None,
     keep: Keep = None,
+    routed: Routed = None,
 ) -> Array:
     """Runs the residual sub-layers in order: `b t d`. The caller provides the attentions.
 
     attend: self-attention of its argument. attend_to_memory: cross-attention of it, as the query.
+    routed: collects the router's logits, if the layer has experts.
     """
     x_btd = residual(parameters, config, "self_attention", x_btd, attend, keep)
     if attend_to_memory is not None:
         x_btd = residual(parameters, config, "cross_attention", x_btd, attend_to_memory, keep)
 
     def transform(y_btd: Array) -> Array:
-        return network(parameters, config, y_btd, keep)
+        return network(parameters, config, y_btd, keep, routed)
 
     return residual(parameters, config, "feed_forward", x_btd, transform, keep)
 
@@ -99,13 +102,14 @@ def decoder_layer(
     memory: Memory | None = None,
     attending: Attending = Attending(scores=Scores(causal=True)),
     keep: Keep = None,
+    routed: Routed = None,
 ) -> Array:
     """Causal self-attention, cross-attention to the memory, then feed-forward: `b t d`.
 
     Each is a residual sub-layer, as in `encoder_layer`; the memory is not normalized here. A
     decoder-only model has neither cross-attention nor memory. parameters and keep: also those of
-    cross_attention. attending: for the self-attention. Raises ValueError if the shapes do not
-    match. Source: Vaswani et al. 2017, section 3.1.
+    cross_attention. attending: for the self-attention. routed: as in `run`. Raises ValueError if
+    the shapes do not match. Source: Vaswani et al. 2017, section 3.1.
     """
     shape = None if memory is None else memory.vectors_bsd.shape
     checks.check_memory(config.cross_attention, config.model_width, shape)
@@ -116,12 +120,12 @@ def decoder_layer(
         return self_attention(parameters, config, y_btd, attending, keep)
 
     if memory is None:
-        return run(parameters, config, x_btd, attend, keep=keep)
+        return run(parameters, config, x_btd, attend, keep=keep, routed=routed)
 
     def attend_to_memory(y_btd: Array) -> Array:
         return cross_attention(parameters, config, y_btd, memory, keep)
 
-    return run(parameters, config, x_btd, attend, attend_to_memory, keep)
+    return run(parameters, config, x_btd, attend, attend_to_memory, keep, routed)
 
 
 def decoder_layer_vjp(
@@ -133,9 +137,13 @@ def decoder_layer_vjp(
     keep: Keep = None,
     *,
     cotangent: Array,
+    routed_btx: Array | None = None,
 ) -> Gradients:
-    """Backward pass through the sub-layers. Returns parameters, x_btd, memory_bsd if present."""
-    sublayers = _pairs(parameters, config, memory, attending, keep)
+    """Backward pass through the sub-layers. Returns parameters, x_btd, memory_bsd if present.
+
+    routed_btx: the cotangent of the router's logits.
+    """
+    sublayers = _pairs(parameters, config, memory, attending, keep, routed_btx)
     return run_vjp(parameters, config, x_btd, sublayers, keep, cotangent=cotangent)
 
 
@@ -224,17 +232,26 @@ def cross_attention(
     return attention.multi_head_attention(own, config, x_btd, vectors_bsd, attending, keep_bhts)
 
 
-def network(parameters: Tree, config: Config, x_btd: Array, keep: Keep = None) -> Array:
+def network(
+    parameters: Tree, config: Config, x_btd: Array, keep: Keep = None, routed: Routed = None
+) -> Array:
     """The feed-forward network, with the dropout mask of its hidden layer, or the experts."""
     own, rate = parameters["feed_forward"], config.hidden_dropout_rate
     if "router" in own:
+        if routed is not None:
+            routed.append(experts.router_logits(own["router"], config, x_btd))
         return experts.mixture_of_experts(own, config, x_btd)
     keep_btf = dropout.part(keep, "feed_forward", "hidden_dropout")
     return feed_forward.feed_forward(own, x_btd, config.activation, keep_btf, rate, config.gate)
 
 
 def _pairs(
-    parameters: Tree, config: Config, memory: Memory | None, attending: Attending, keep: Keep
+    parameters: Tree,
+    config: Config,
+    memory: Memory | None,
+    attending: Attending,
+    keep: Keep,
+    routed_btx: Array | None = None,
 ) -> dict[str, Pair]:
     """Returns the sub-layers of a layer in order, each with its vjp."""
 
@@ -253,7 +270,7 @@ def _pairs(
     def network_vjp(y_btd: Array, *, cotangent: Array) -> Gradients:
         own, rate = parameters["feed_forward"], config.hidden_dropout_rate
         if "router" in own:
-            return experts.mixture_of_experts_vjp(own, config, y_btd, cotangent=cotangent)
+            return routed_vjp(own, config, y_btd, routed_btx, cotangent=cotangent)
         given = own, y_btd, config.activation, dropout.part(keep, "feed_forward", "hidden_dropout")
         return feed_forward.feed_forward_vjp(*given, rate, config.gate, cotangent=cotangent)
 
@@ -277,6 +294,21 @@ def _pairs(
         )
     pairs["feed_forward"] = lambda y_btd: network(parameters, config, y_btd, keep), network_vjp
     return pairs
+
+
+def routed_vjp(
+    parameters: Tree, config: Config, x_btd: Array, routed_btx: Array | None, *, cotangent: Array
+) -> Gradients:
+    """Backward pass through experts, and with routed_btx through the router's logits."""
+    found = experts.mixture_of_experts_vjp(parameters, config, x_btd, cotangent=cotangent)
+    if routed_btx is None:
+        return found
+    router = parameters["router"]
+    inner = experts.router_logits_vjp(router, config, x_btd, cotangent=routed_btx)
+    own = found["parameters"]["router"]
+    summed = {name: own[name] + g for name, g in inner["parameters"].items()}
+    gradients = found["parameters"] | {"router": own | summed}
+    return {"parameters": gradients, "x_btd": found["x_btd"] + inner["x_btd"]}
 
 
 def run_vjp(

@@ -3,7 +3,7 @@
 A mesh has two axes. `data` splits the rows of a batch and also every parameter, along an axis that
 nothing else splits (full sharding; Rajbhandari et al. 2020, ZeRO stage 3), unless parameters are
 replicated. `model` splits heads, groups, feed-forward and vocabulary (Shoeybi et al. 2019,
-Megatron-LM, section 3).
+Megatron-LM, section 3), and whole experts (Lepikhin et al. 2020, GShard, section 3.1).
 """
 
 import math
@@ -30,7 +30,13 @@ __all__ = [
     "spread",
 ]
 
-OVER_MODEL = ("h", "g", "f", "v")  # parameter axes that `model` splits
+OVER_MODEL = ("h", "g", "f", "v", "w", "x")  # parameter axes that `model` splits
+_DIVIDED = {
+    "h": "heads",
+    "f": "the feed-forward width",
+    "w": "the shared expert's width",
+    "x": "experts",
+}
 Place = str | tuple[str, ...] | None
 Split = tuple[Place, ...]  # per axis: None, a mesh axis, or both, `("model", "data")`
 
@@ -99,20 +105,18 @@ def check(config: Config, mesh: Mesh) -> None:
     need not divide: its last part is shorter (`chunks`).
     """
     sizes, parts = config.sizes, mesh.model
+    used = {letter for letters in parameters.axes(config).values() for letter in letters.split()}
     problems = [
         f"{what} must be a multiple of the mesh's model axis; "
         f"got {letter}={sizes[letter]}, model={parts}"
-        for letter, what in (("h", "heads"), ("f", "the feed-forward width"))
-        if sizes[letter] % parts
+        for letter, what in _DIVIDED.items()
+        if letter in used and sizes[letter] % parts
     ]
     if sizes["g"] % parts and parts % sizes["g"]:
         problems.append(
             "key and value heads must be a multiple of the mesh's model axis, or divide it; "
             f"got g={sizes['g']}, model={parts}"
         )
-    if config.experts and parts > 1:
-        got = f"experts={config.experts}, model={parts}"
-        problems.append(f"models with experts need a model axis of 1; got {got}")
     if problems:
         raise ValueError("; ".join(problems))
 
@@ -140,9 +144,9 @@ def splits(config: Config, mesh: Mesh, component: str = "transformer") -> dict[s
     axis, as in `jax.sharding.PartitionSpec`.
 
     `query.kernel`, `d h k`: `("data", "model", None)`. `model` splits the axes `OVER_MODEL`; groups
-    that it does not divide stay whole. `data` splits d, or else the first axis whose part it
-    divides, after `model` if both split it; a parameter without such an axis stays whole.
-    Raises ValueError as `check` does.
+    that it does not divide stay whole, and so does the router. `data` splits d, or else the first
+    axis whose part it divides, after `model` if both split it; a parameter without such an axis
+    stays whole. Raises ValueError as `check` does.
     """
     check(config, mesh)
     shapes = parameters.shapes(config, component)
@@ -156,6 +160,8 @@ def _places(sizes: Mapping[str, int], mesh: Mesh) -> Iterator[Place]:
     over_model = {letter for letter in sizes if mesh.model > 1 and letter in OVER_MODEL}
     if sizes.get("g", 0) % mesh.model:
         over_model -= {"g"}
+    if [*sizes][-1] == "x":  # of a router
+        over_model -= {"x"}
     over_data = ""
     if mesh.data > 1 and not mesh.replicate:
         even = (

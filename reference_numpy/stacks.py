@@ -1,6 +1,8 @@
 """Encoder and decoder: the stacks of layers, from vectors to vectors."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Any
 
 import numpy as np
 
@@ -74,17 +76,20 @@ def decoder(
     self_mask_bhts: Mask = None,
     keep: Keep = None,
     position_bt: Array | None = None,
+    routed: layers.Routed = None,
 ) -> Array:
     """The decoder layers, then the final norm if the config has one: `b t d`.
 
     memory: the vectors attended to; None for a decoder-only model. position_bt: for layers that
-    rotate; default, token t has position t. Raises ValueError if the shapes do not match.
-    Source: Vaswani et al. 2017, section 3.1.
+    rotate; default, token t has position t. routed: collects the logits of the layers' routers.
+    Raises ValueError if the shapes do not match. Source: Vaswani et al. 2017, section 3.1.
     """
+    others: dict[str, Any] = {} if routed is None else {"routed": routed}
 
     def layer(index: int, own: Tree, y_btd: Array) -> Array:
         told = attending(config, index, y_btd, self_mask_bhts, position_bt, causal=True)
-        return layers.decoder_layer(own, config, y_btd, memory, told, _of_layer(keep, index))
+        given = memory, told, _of_layer(keep, index)
+        return layers.decoder_layer(own, config, y_btd, *given, **others)
 
     return walk(parameters, config, x_btd, layer)
 
@@ -99,15 +104,23 @@ def decoder_vjp(
     position_bt: Array | None = None,
     *,
     cotangent: Array,
+    routed_lbtx: Array | None = None,
 ) -> Gradients:
-    """As `encoder_vjp`. Returns parameters, x_btd and, summed over layers, memory_bsd if any."""
+    """As `encoder_vjp`. Returns parameters, x_btd and, summed over layers, memory_bsd if any.
+
+    routed_lbtx: the cotangents of the layers' router logits.
+    """
 
     def given(index: int, y_btd: Array) -> tuple[object, ...]:
         told = attending(config, index, y_btd, self_mask_bhts, position_bt, causal=True)
         return memory, told, _of_layer(keep, index)
 
     pair = layers.decoder_layer, layers.decoder_layer_vjp
-    return walk_vjp(parameters, config, x_btd, pair, given, cotangent=cotangent)
+    routed = dict[int, Array]()
+    if routed_lbtx is not None:
+        mixed = filter(config.has_experts, range(config.decoder_layers))
+        routed = dict(zip(mixed, routed_lbtx, strict=True))
+    return walk_vjp(parameters, config, x_btd, pair, given, cotangent=cotangent, routed=routed)
 
 
 def final_norm(parameters: Tree, config: Config, x_btd: Array) -> Array:
@@ -159,11 +172,12 @@ def walk_vjp(
     given: Given,
     *,
     cotangent: Array,
+    routed: Mapping[int, Array] = MappingProxyType({}),
 ) -> Gradients:
     """Recomputes the input of every layer, then runs backward from the final norm.
 
-    pair: the function of a layer and its vjp. Returns parameters, x_btd, and the sums of anything
-    else that the layers return.
+    pair: the function of a layer and its vjp. routed: by layer, the cotangent of its router's
+    logits. Returns parameters, x_btd, and the sums of anything else that the layers return.
     """
     inputs_btd, own = [x_btd], parameters.get("layers", {})
     for index in range(len(own)):
@@ -177,7 +191,8 @@ def walk_vjp(
         gradients["final_norm"], cotangent = inner["parameters"], inner["x_btd"]
     for index, y_btd in reversed([*enumerate(inputs_btd)]):
         fixed = own[str(index)], config, y_btd
-        inner = pair[1](*fixed, *given(index, y_btd), cotangent=cotangent)
+        own_btx = {"routed_btx": routed[index]} if index in routed else {}
+        inner = pair[1](*fixed, *given(index, y_btd), cotangent=cotangent, **own_btx)
         gradients["layers"][str(index)] = inner.pop("parameters")
         cotangent = inner.pop("x_btd")
         for name, g in inner.items():

@@ -54,6 +54,7 @@ class Trainer:
             raise ValueError(f"the reference computes on one device; got the mesh {mesh}")
         self.group = sharding.Group()
         config.need_objective()
+        self._weights = recipe.router_weights(config)
         canonical.match(parameters, canonical.shapes(config), canonical.training_dtype(parameters))
         self.config, self.recipe, self.seed, self.steps = config, recipe, seed, 0
         values = {name: np.array(value) for name, value in parameters.items()}
@@ -158,8 +159,9 @@ class Trainer:
     ) -> tuple[float, dict[str, Array]]:
         """Returns the loss of some rows and its gradients by name, divided by the batch total."""
         batch = self._parameters, self.config, source, target, self.recipe.smoothing, total, keep
-        value = self._loss(*batch)
-        gradients = self._loss_vjp(*batch, cotangent=np.ones((), value.dtype))
+        value = self._loss(*batch, **self._weights)
+        one = np.ones((), value.dtype)
+        gradients = self._loss_vjp(*batch, **self._weights, cotangent=one)
         return float(value), canonical.flatten(gradients["parameters"])
 
 

@@ -1,8 +1,10 @@
 """The whole Transformer: from token ids to logits and the training loss."""
 
+from typing import Any
+
 import numpy as np
 
-from . import checks, dropout, embedding, heads, inputs, loss, mask, stacks
+from . import arithmetic, checks, dropout, embedding, heads, inputs, layers, loss, mask, stacks
 from .arrays import Array, Gradients, Keep, Mask, Tree
 from .config import TransformerConfig as Config
 from .parameters import flatten, nest
@@ -105,19 +107,21 @@ def decode(
     memory_bsd: Array | None = None,
     source_mask_bs: Mask = None,
     keep: Keep = None,
+    routed: layers.Routed = None,
 ) -> Array:
     """`logits(decoder(dropout(norm(embedding(target) + position)), memory))`, `b t v`.
 
     Row t scores the token after target t. target: ids `b t`, or soft one-hot rows `b t v`; a Text
     also has a mask. memory_bsd: the vectors attended to; None for a decoder-only model.
     source_mask_bs: the memory's real tokens. keep: dropout masks by site (decoder.embedding_dropout
-    and those of the layers); None in evaluation. Raises ValueError on invalid ids, masks and
-    shapes, and if the config has no decoder.
+    and those of the layers); None in evaluation. routed: collects the logits of the layers'
+    routers. Raises ValueError on invalid ids, masks and shapes, and if the config has no decoder.
     """
     memory = _memory(config, memory_bsd, source_mask_bs, target)
     keep, own = dropout.part(keep, "decoder"), parameters["decoder"]
     x_btd, mask_bhts, position_bt = embed(parameters, config, "target", Text.of(target), keep)
-    y_btd = stacks.decoder(own, config, x_btd, memory, mask_bhts, keep, position_bt)
+    others: dict[str, Any] = {} if routed is None else {"routed": routed}
+    y_btd = stacks.decoder(own, config, x_btd, memory, mask_bhts, keep, position_bt, **others)
     return logits(parameters, config, y_btd)
 
 
@@ -130,18 +134,21 @@ def decode_vjp(
     keep: Keep = None,
     *,
     cotangent: Array,
+    routed_lbtx: Array | None = None,
 ) -> Gradients:
     """Backward pass through logits, decoder and embedding.
 
     Returns parameters, memory_bsd if there is a memory, and target if it is soft. The gradient of a
-    table tied to the logits' kernel is the sum of both uses.
+    table tied to the logits' kernel is the sum of both uses. routed_lbtx: the cotangents of the
+    layers' router logits.
     """
     memory = _memory(config, memory_bsd, source_mask_bs, target)
     keep, text = dropout.part(keep, "decoder"), Text.of(target)
     x_btd, mask_bhts, position_bt = embed(parameters, config, "target", text, keep)
     given = parameters["decoder"], config, x_btd, memory, mask_bhts, keep, position_bt
     last = logits_vjp(parameters, config, stacks.decoder(*given), cotangent=cotangent)
-    inner = stacks.decoder_vjp(*given, cotangent=last["x_btd"])
+    others: dict[str, Any] = {} if routed_lbtx is None else {"routed_lbtx": routed_lbtx}
+    inner = stacks.decoder_vjp(*given, cotangent=last["x_btd"], **others)
     embedded = embed_vjp(parameters, config, "target", text, keep, cotangent=inner.pop("x_btd"))
     gradients = {**embedded["parameters"], "decoder": inner["parameters"]}
     return inner | embedded | {"parameters": add(gradients, last["parameters"])}
@@ -184,18 +191,28 @@ def training_loss(
     smoothing: float = 0.0,
     total: int | None = None,
     keep: Keep = None,
+    router_aux_weight: float = 0.0,
+    router_z_weight: float = 0.0,
 ) -> Array:
     """The cross-entropy of every target token after the first, given those before it: a scalar.
 
     source: as `transformer`. target: integer ids `b t`, with start and end tokens; padding labels
     do not count. smoothing, total: as `loss.cross_entropy`. keep: dropout masks by site, whose
-    targets are one shorter than `target`. Raises ValueError as `cross_entropy` and `transformer`
-    do.
+    targets are one shorter than `target`. router_aux_weight, router_z_weight: as
+    `loss.router_loss`. If one is not 0, that loss of the real tokens whose labels count is added,
+    times the share of these labels in `total` (BALANCE). Raises ValueError as `cross_entropy` and
+    `transformer` do, and if there are weights but no routers.
     """
     input_bt, label_bt = loss.teacher_forcing(target)
-    logits_btv = transformer(parameters, config, source, input_bt, keep=keep)
     mask_bt = mask.token_mask(label_bt, config.padding_id)
-    return loss.cross_entropy(logits_btv, label_bt, mask_bt, smoothing, total)
+    labels, weights = (label_bt, mask_bt, smoothing, total), (router_aux_weight, router_z_weight)
+    if not any(weights):
+        logits_btv = transformer(parameters, config, source, input_bt, keep=keep)
+        return loss.cross_entropy(logits_btv, *labels)
+    logits_btv, routed = routes(parameters, config, source, input_bt, mask_bt, keep)
+    value = loss.cross_entropy(logits_btv, *labels)
+    added = loss.share(mask_bt, total) * loss.router_loss(*routed, *weights)
+    return value + added.astype(value.dtype)
 
 
 def training_loss_vjp(
@@ -206,18 +223,46 @@ def training_loss_vjp(
     smoothing: float = 0.0,
     total: int | None = None,
     keep: Keep = None,
+    router_aux_weight: float = 0.0,
+    router_z_weight: float = 0.0,
     *,
     cotangent: Array,
 ) -> Gradients:
     """Backward pass through loss and model. Returns parameters, and source if it is soft."""
     input_bt, label_bt = loss.teacher_forcing(target)
-    logits_btv = transformer(parameters, config, source, input_bt, keep=keep)
     mask_bt = mask.token_mask(label_bt, config.padding_id)
-    inner = loss.cross_entropy_vjp(
-        logits_btv, label_bt, mask_bt, smoothing, total, cotangent=cotangent
-    )
-    g_btv = inner["logits_btv"]
-    return transformer_vjp(parameters, config, source, input_bt, keep=keep, cotangent=g_btv)
+    labels, weights = (label_bt, mask_bt, smoothing, total), (router_aux_weight, router_z_weight)
+    if not any(weights):
+        logits_btv = transformer(parameters, config, source, input_bt, keep=keep)
+        inner = loss.cross_entropy_vjp(logits_btv, *labels, cotangent=cotangent)
+        g_btv = inner["logits_btv"]
+        return transformer_vjp(parameters, config, source, input_bt, keep=keep, cotangent=g_btv)
+    logits_btv, routed = routes(parameters, config, source, input_bt, mask_bt, keep)
+    g_btv = loss.cross_entropy_vjp(logits_btv, *labels, cotangent=cotangent)["logits_btv"]
+    part = loss.share(mask_bt, total) * arithmetic.upcast_half(np.asarray(cotangent))
+    g_lbtx = loss.router_loss_vjp(*routed, *weights, cotangent=part)["logits_lbtx"]
+    given = parameters, config, input_bt, None, None, keep
+    return decode_vjp(*given, cotangent=g_btv, routed_lbtx=g_lbtx)
+
+
+def routes(
+    parameters: Tree,
+    config: Config,
+    source: Text | Array | None,
+    target: Array,
+    mask_bt: Array,
+    keep: Keep,
+) -> tuple[Array, tuple[Array, int, Array]]:
+    """Returns the logits and the arguments of `loss.router_loss`, without its weights.
+
+    mask_bt: which tokens have a label that counts.
+    """
+    config.need_router_loss()
+    sides(config, source, target)
+    routed: list[Array] = []
+    logits_btv = decode(parameters, config, target, keep=keep, routed=routed)
+    scored_bt = mask_bt & inputs.real(config, Text(target))
+    return logits_btv, (np.stack(routed), config.experts_per_token, scored_bt)
 
 
 def sides(

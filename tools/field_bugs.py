@@ -19,6 +19,7 @@ import field_bugs
 import torch
 import transformers
 from evidence import HOUSE, kept, made_by, write
+from safetensors.torch import load_file, save_file
 
 from rosettaformer.files.checkpoints.hugging_face import new
 from rosettaformer.judge import diagnosis, runner
@@ -76,6 +77,7 @@ def judged(bug: str) -> Judged:
     own = field_bugs.BUGS[bug]
     with tempfile.TemporaryDirectory() as root:
         new.write(own.family, Path(root, "own"), settings=own.settings)
+        _change(own, Path(root, "own", "model.safetensors"))
         folder = Path(root, "each")
         folder.mkdir()
         cases = cases_of(str(Path(root, "own")), folder, ("float64", *DTYPES))
@@ -87,6 +89,13 @@ def judged(bug: str) -> Judged:
         finally:
             del os.environ["FIELD_BUG"]
         return Judged(_caught(results, wrong), *_said(found), _practice(own, str(folder / "float32")))
+
+
+def _change(bug: field_bugs.Bug, path: Path) -> None:
+    """Changes the tensors of a file as the bug needs them."""
+    tensors = load_file(path)
+    bug.checkpoint(tensors, None)
+    save_file(tensors, path, {"format": "pt"})
 
 
 def _caught(results: list[runner.Result], wrong: list[runner.Result]) -> str:
@@ -125,8 +134,9 @@ def _practice(bug: field_bugs.Bug, folder: str) -> float:
 
 def thread(entry: Mapping[str, Any]) -> str:
     """Returns the link to the thread of a bug."""
-    _, repository, kind, issue = entry["thread"].removeprefix("https://github.com/").split("/")
-    return f"[{repository}{'#' if kind == 'issues' else '@'}{issue}]({entry['thread']})"
+    _, repository, kind, *_, last = entry["thread"].removeprefix("https://github.com/").split("/")
+    mark = {"issues": "#", "commit": "@"}.get(kind, ": ")
+    return f"[{repository}{mark}{last}]({entry['thread']})"
 
 
 def row(number: str, entry: Mapping[str, Any], found: Judged) -> str:

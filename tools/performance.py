@@ -31,6 +31,14 @@ WORK = (
     ("W8 BERT base", ("W8",), "1.00"),
     ("W9 GPT-2 small, greedy", ("W9",), "1.00"),
     ("W11 Llama: forward, training, greedy", ("W11 forward", "W11 training", "W11 greedy"), "1.00, 1.00, 1.00"),
+    *(
+        (
+            f"W12 Mixtral: the same, batch {batch}",
+            tuple(f"W12 {kind} {batch}" for kind in ("forward", "training", "greedy")),
+            "1.00, 1.00, 1.00",
+        )
+        for batch in (1, 8)
+    ),
 )
 SHORT = {"forward pass": "W1 0 %", "training step": "W2 0 %", "greedy search": "W3", "BERT base": "W8", "GPT-2 search": "W9"}
 SPEED = re.compile(r"(?<=<!-- speed -->\n)(?:.+\n)*")
@@ -166,7 +174,8 @@ def page(found: dict[str, Table]) -> str:
         "",
         wrapped(
             "W1 and W2 are the paper's base model at batch 16 of 64 tokens; padding is at the right of rows whose lengths are spread "
-            "evenly, and the ports skip it in their products. W11 is a decoder of 100 million parameters with Llama's components."
+            "evenly, and the ports skip it in their products. W11 is a decoder of 100 million parameters with Llama's components. "
+            "In W12 a token chooses two of 8 experts."
         ),
         "",
         *map(wrapped, _further(found)),

@@ -14,7 +14,7 @@ os.environ["KERAS_BACKEND"] = "tensorflow"  # for this process
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
 from evidence import HOUSE, made_by, wrapped, write
-from published_pairs import OTHERWISE, PAIRS, PLANTED, WITHOUT_FLAX, compare, report_of, told
+from published_pairs import OTHERWISE, PAIRS, PLANTED, WITHOUT_FLAX, compare, family_of, report_of, told
 
 from rosettaformer.comparison.matching import rename_table
 
@@ -30,7 +30,7 @@ RIGHTS = ("keras", "flax")
 
 def cells(family: str, folder: Path, tables: Path) -> list[str]:
     """The cells of one row: the verdict with each library, and how many planted differences are named first there."""
-    found, planted = [], [name for name in PLANTED if name.partition("_")[0] == family]
+    found, planted = [], [name for name in PLANTED if family_of(name) == family]
     for right in RIGHTS:
         if right == "flax" and family in WITHOUT_FLAX:
             found += ["none", ""]
@@ -57,9 +57,10 @@ def section(tables: Path) -> tuple[str, list[str]]:
         fixed = []
         for family in OTHERWISE:
             compare(f"torch.py:{family}", "keras", family, folder, *FORWARD)
-            fixed.append(f"  - {TITLES[family]}, `{told(report_of(folder))[0][0]}`: {OTHERWISE[family][1]}")
+            known = OTHERWISE[family]
+            fixed.append(f"  - {TITLES[family]}, `{told(report_of(folder))[0][0]}`: {known.what or known.said}")
     ends = " and ".join(f"`{name.rpartition('.')[2]}`" for name in PLANTED["t5_scale"].where)
-    planted = {family: ", ".join(PLANTED[name].what for name in PLANTED if name.partition("_")[0] == family) for family in TITLES}
+    planted = {family: ", ".join(PLANTED[name].what for name in PLANTED if family_of(name) == family) for family in TITLES}
     reasons: dict[str, list[str]] = {}
     for family, why in WITHOUT_FLAX.items():
         reasons.setdefault(why, []).append(TITLES[family])
@@ -79,7 +80,7 @@ def section(tables: Path) -> tuple[str, list[str]]:
             "- A difference is named if the first sentence is about its place and says what it is. For T5's scale it only gives the place, "
             f"between {ends}, since the reference has no relative positions."
         ),
-        "- As published two families differ from KerasHub's; here they have KerasHub's constants:",
+        "- As published three families differ from KerasHub's; here they have KerasHub's constants:",
         *fixed,
         f"- {sum(code == 0 for *_, code in pairs)} of {len(pairs)} pairs of random sizes are equal.",
         wrapped(f"- Not compared with Flax: {missing}."),

@@ -24,7 +24,7 @@ def describe(device: str) -> str:
 
 
 def rows(problem: Problem, device: str) -> list[Row]:
-    """Returns rows for its searches, BERT's hidden states and Llama's logits. It does not train."""
+    """Returns rows for its searches, BERT's hidden states and Llama's logits. It neither trains nor has experts."""
     task = problem.task
     ways: dict[str, tuple[Callable[..., Call], Callable[[Any], Mapping[str, np.ndarray]]]] = {
         "encoder": (_encode, named),
@@ -32,7 +32,7 @@ def rows(problem: Problem, device: str) -> list[Row]:
         "greedy": (_generate, _read_sequences) if task.published else (_translate, _read_hypotheses),
         "beam": (_translate, _read_hypotheses),
     }
-    if task.kind not in ways:
+    if task.kind not in ways or problem.config.experts:
         return []
     start, read = ways[task.kind]
     return [

@@ -1,4 +1,4 @@
-"""Models from Flax NNX's stock layers, as users write them: the paper's, BERT, GPT-2, Llama.
+"""Models from Flax NNX's stock layers, as users write them: the paper's, BERT, GPT-2, Llama, Mixtral.
 
 Training steps use `nnx.jit`, or `nnx.split` once; greedy search uses the layers' caches.
 """
@@ -70,6 +70,32 @@ class RotaryAttention(nnx.Module):
         return jnp.concatenate([first * cosine - second * sine, second * cosine + first * sine], axis=-1)
 
 
+class Experts(nnx.Module):
+    """A plain loop over experts, each for all tokens."""
+
+    def __init__(self, config: TransformerConfig, kinds: Kinds) -> None:
+        linear: Any = functools.partial(nnx.Linear, use_bias=False, **kinds)
+        width, hidden, self.chosen = config.model_width, config.expert_width, config.experts_per_token
+        self.router, self.activation = linear(width, config.experts), ACTIVATIONS[config.activation]
+        sizes = {"gate": (width, hidden), "hidden": (width, hidden), "out": (hidden, width)}
+        self.experts = nnx.Dict({name: Kernels((config.experts, *size), kinds) for name, size in sizes.items()})
+
+    def __call__(self, x: Array) -> Array:
+        weight, index = jax.lax.top_k(nnx.softmax(self.router(x)), self.chosen)
+        weight /= weight.sum(-1, keepdims=True)
+        y, count = jnp.zeros_like(x), self.router.out_features
+        for expert in range(count):
+            gate, hidden, out = (self.experts[name].kernel[...][expert] for name in ("gate", "hidden", "out"))
+            own = jnp.where(index == expert, weight, 0).sum(-1, keepdims=True)
+            y += own * ((self.activation(x @ gate) * (x @ hidden)) @ out)
+        return y
+
+
+class Kernels(nnx.Module):
+    def __init__(self, shape: tuple[int, int, int], kinds: Kinds) -> None:
+        self.kernel = nnx.Param(jnp.zeros(shape, kinds["param_dtype"]))
+
+
 def _norm(config: TransformerConfig, kinds: Kinds) -> Any:
     return (nnx.RMSNorm if config.norm == "rms" else nnx.LayerNorm)(config.model_width, epsilon=config.epsilon, **kinds)
 
@@ -88,8 +114,10 @@ class Layer(nnx.Module):
         self.self_attention_norm, self.feed_forward_norm = _norm(config, kinds), _norm(config, kinds)
         if crosses:
             self.cross_attention, self.cross_attention_norm = attention(), _norm(config, kinds)
-        self.feed_forward = nnx.Dict(hidden=linear(width, hidden), out=linear(hidden, width))
-        if self.gated:
+        self.feed_forward: Any = nnx.Dict(hidden=linear(width, hidden), out=linear(hidden, width))
+        if config.experts:
+            self.feed_forward = Experts(config, kinds)
+        elif self.gated:
             self.feed_forward["gate"] = linear(width, hidden)
         self.dropout = nnx.Dropout(config.dropout_rate, rngs=kinds["rngs"])
 
@@ -119,6 +147,8 @@ class Layer(nnx.Module):
 
     def _fed(self, x: Array) -> Array:
         part = self.feed_forward
+        if isinstance(part, Experts):
+            return part(x)
         return part.out(self.activation(part.gate(x)) * part.hidden(x) if self.gated else self.activation(part.hidden(x)))
 
 
@@ -207,17 +237,19 @@ class Bert(nnx.Module):
 
 
 class Decoder(nnx.Module):
-    """GPT-2 with learned positions, or Llama."""
+    """GPT-2 with learned positions, Llama or Mixtral."""
 
     def __init__(self, config: TransformerConfig, kinds: Kinds) -> None:
         embed: Any = functools.partial(nnx.Embed, features=config.model_width, **kinds)
         self.target_embedding = embed(config.target_vocabulary)
         self.target_position_embedding: Any = embed(config.max_positions) if config.positions == "learned" else None
         self.decoder = Stack(config, config.decoder_layers, False, kinds)
+        untied: Any = functools.partial(nnx.Linear, config.model_width, config.target_vocabulary, use_bias=False, **kinds)
+        self.logits: Any = None if config.tie_logits else untied()
 
     def __call__(self, source: None, target: Array) -> Array:
         x, mask = self._embed(target, jnp.arange(target.shape[1])), nnx.make_causal_mask(target, dtype=bool)
-        return self.target_embedding.attend(self.decoder(x, mask))
+        return self._logits(self.decoder(x, mask))
 
     def start(self, problem: Problem) -> None:
         self.last, rows, width = problem.task.length - 1, problem.task.batch, self.target_embedding.features
@@ -226,12 +258,15 @@ class Decoder(nnx.Module):
     def prompted(self, prompt: Array) -> tuple[tuple[()], Array]:
         """Returns the logits after the prompt."""
         x = self.decoder(self._embed(prompt, jnp.arange(prompt.shape[1])), reads=True)
-        return (), self.target_embedding.attend(x[:, -1])
+        return (), self._logits(x[:, -1])
 
     def step(self, token_b: Array, count: Array) -> Array:
         """Returns the logits after one token."""
         x = self.decoder(self._embed(token_b, self.last + count)[:, None], step=True)
-        return self.target_embedding.attend(x[:, 0])
+        return self._logits(x[:, 0])
+
+    def _logits(self, x: Array) -> Array:
+        return self.logits(x) if self.logits else self.target_embedding.attend(x)
 
     def _embed(self, token: Array, position: Array) -> Array:
         x = self.target_embedding(token)

@@ -1,4 +1,4 @@
-"""Hugging Face transformers' Marian, BERT, GPT-2 and Llama with our weights."""
+"""Hugging Face transformers' Marian, BERT, GPT-2, Llama and Mixtral with our weights."""
 
 import copy
 import functools
@@ -20,7 +20,8 @@ from ..problem import Problem, renamed
 from ..workloads import END, PADDING, START
 from .torch_stock import read, waiting
 
-CLASSES = {"BERT": "BertModel", "GPT-2": "GPT2LMHeadModel", "Llama": "LlamaForCausalLM"}
+CLASSES = {"BERT": "BertModel", "GPT-2": "GPT2LMHeadModel", "Llama": "LlamaForCausalLM", "Mixtral": "MixtralForCausalLM"}
+EAGER, COMPILED = ("eager", False), ("compiled", True)
 # parts of our torch names -> Marian's
 MARIAN = {
     "self_attention": "self_attn",
@@ -44,18 +45,30 @@ def rows(problem: Problem, device: str) -> list[Row]:
         return [row("transformers Marian", start=functools.partial(_translate, problem, device))]
     start = {"encoder": _pass, "greedy": _generate}.get(kind)
     return [
-        row(f"transformers {published} {how}", compiles=compiles, start=functools.partial(start, problem, device, compiles))
-        for how, compiles in (("eager", False), ("compiled", True))
+        row(f"{name} {how}", compiles=compiles, start=functools.partial(start, problem, device, compiles, **options))
+        for name, options, ways in kinds(problem)
+        for how, compiles in ways
         if start is not None
+    ]
+
+
+def kinds(problem: Problem) -> list[tuple[str, dict[str, Any], list[tuple[str, bool]]]]:
+    """Returns names, options and ways to run the family's models. A loop over experts is no graph."""
+    name = f"transformers {problem.task.published}"
+    if not problem.config.experts:
+        return [(name, {}, [EAGER, COMPILED])]
+    return [
+        (f"{name}, loop over experts,", {"experts_implementation": "eager"}, [EAGER]),
+        (f"{name}, grouped_mm,", {"experts_implementation": "grouped_mm"}, [EAGER, COMPILED]),
     ]
 
 
 class Decoder(nn.Module):
     """A causal language model with our models' call signature."""
 
-    def __init__(self, problem: Problem) -> None:
+    def __init__(self, problem: Problem, **options: Any) -> None:
         super().__init__()
-        self.model = loaded(problem)
+        self.model = loaded(problem, **options)
 
     def forward(self, source: None, target: Tensor) -> Tensor:
         return self.model(input_ids=target, use_cache=False).logits
@@ -82,13 +95,13 @@ def _pass(problem: Problem, device: str, compiles: bool) -> Call:
     return waiting(lambda: function(input_ids=source, attention_mask=source != PADDING).last_hidden_state, device)
 
 
-def _generate(problem: Problem, device: str, compiles: bool) -> Call:
+def _generate(problem: Problem, device: str, compiles: bool, **options: Any) -> Call:
     """Generates. If compiled, each step is one graph with a static cache."""
     from transformers import CompileConfig
 
-    model, count = loaded(problem).to(device), problem.task.new_tokens
+    model, count = loaded(problem, **options).to(device), problem.task.new_tokens
     prompt = weights.from_numpy(problem.source, device)
-    options: dict[str, Any] = {"attention_mask": torch.ones_like(prompt), "do_sample": False, "use_cache": True}
+    options = {"attention_mask": torch.ones_like(prompt), "do_sample": False, "use_cache": True}
     options |= {"max_new_tokens": count, "eos_token_id": None, "pad_token_id": PADDING}  # no end token
     if compiles:
         how = CompileConfig(mode="default")

@@ -1,4 +1,4 @@
-"""KerasHub's BART, BERT, GPT-2 and Llama: searches, hidden states, and logits as graphs."""
+"""KerasHub's BART, BERT, GPT-2, Llama and Mixtral: searches, hidden states, and logits as graphs."""
 
 import functools
 from typing import Any
@@ -45,6 +45,22 @@ NAMES = {
 # the same for Llama, where they differ
 LLAMA_TABLE: layout.Table = (("scale", "scale", "d"), *TABLE)
 LLAMA_NAMES = NAMES | {"self_attention_norm": "_self_attention_layernorm", "feed_forward_norm": "_feedforward_layernorm"}
+# and for Mixtral
+MIXTRAL_TABLE: layout.Table = (
+    *(
+        (f"experts.{name}.kernel", f"experts.{name}_dense", "x m d" if name == "output" else "x d m")
+        for name in ("gate", "hidden", "output")
+    ),
+    ("router.kernel", "_sparse_feedforward_gate_dense.kernel", "d x"),
+    ("logits.kernel", "target_embedding.reverse_embeddings", "d v"),
+    *LLAMA_TABLE,
+)
+MIXTRAL_NAMES = {
+    "feed_forward.experts.hidden": "_sparse_moe_block.expert_bank._expert_feedforward_intermediate",
+    "feed_forward.experts.": "_sparse_moe_block.expert_bank._expert_feedforward_",
+    "feed_forward._sparse": "_sparse_moe_block._sparse",
+} | {**LLAMA_NAMES, "self_attention.": "_self_attention_layer."}
+FAMILIES = {"Llama": (LLAMA_TABLE, LLAMA_NAMES), "Mixtral": (MIXTRAL_TABLE, MIXTRAL_NAMES)}
 
 
 def rows(problem: Problem) -> list[Row]:
@@ -105,12 +121,16 @@ def _causal(problem: Problem) -> Any:
     import keras_hub
 
     config, sizes = problem.config, _sizes(problem)
-    if problem.task.published == "Llama":
+    if problem.task.published in FAMILIES:
         heads = {"num_query_heads": sizes.pop("num_heads"), "num_key_value_heads": config.key_value_heads}
         del sizes["max_sequence_length"]
-        norm = {"layer_norm_epsilon": config.epsilon, "tie_word_embeddings": config.tie_logits}
-        backbone = keras_hub.models.LlamaBackbone(**sizes, **heads, **norm, rope_max_wavelength=config.rotary_base)
-        model = keras_hub.models.LlamaCausalLM(backbone, preprocessor=None)
+        more = {"layer_norm_epsilon": config.epsilon, "rope_max_wavelength": config.rotary_base}
+        if config.experts:
+            own: Any = {"num_experts": config.experts, "top_k": config.experts_per_token, "sliding_window": None}
+            model = keras_hub.models.MixtralCausalLM(keras_hub.models.MixtralBackbone(**sizes, **heads, **more, **own), preprocessor=None)
+        else:
+            backbone = keras_hub.models.LlamaBackbone(**sizes, **heads, **more, tie_word_embeddings=config.tie_logits)
+            model = keras_hub.models.LlamaCausalLM(backbone, preprocessor=None)
     else:
         model = keras_hub.models.GPT2CausalLM(keras_hub.models.GPT2Backbone(**sizes), preprocessor=None)
     _fill(model.backbone, problem)
@@ -153,6 +173,6 @@ def _sizes(problem: Problem) -> dict[str, Any]:
 
 def _fill(backbone: Any, problem: Problem) -> None:
     """Sets its variables, except a pooler's, to our weights."""
-    table, names = (LLAMA_TABLE, LLAMA_NAMES) if problem.task.published == "Llama" else (TABLE, NAMES)
+    table, names = FAMILIES.get(problem.task.published, (TABLE, NAMES))
     for name, tensor in renamed(layout.to_native(problem.tensors, table, problem.config), names).items():
         attributes.at(backbone, name).assign(tensor)

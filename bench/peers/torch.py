@@ -3,7 +3,7 @@
 import functools
 import os
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 os.environ.setdefault("TORCHINDUCTOR_FORCE_DISABLE_CACHES", "1")  # so that compile times are those of a first run
@@ -26,7 +26,7 @@ from ..timed_rows import Step, training_row
 from . import huggingface, torch_stock
 
 DTYPES = {"float32": torch.float32, "tf32": torch.float32, "bfloat16": torch.bfloat16}
-WAYS = (("eager", False), ("compiled", True))
+WAYS = (huggingface.EAGER, huggingface.COMPILED)
 
 
 def describe(device: str) -> str:
@@ -69,12 +69,12 @@ def _passes(problem: Problem, device: str, precision: str) -> list[Row]:
             row(f"impl_torch {how}", functools.partial(start, int8, compiler), compiles=compiles)
             for (how, compiles), compiler in zip(WAYS, (lambda model: model, compiled), strict=True)
         ]
-    for name, build, compiler in (("impl_torch", _ours, compiled), (*_stock(problem), torch.compile)):
+    for name, build, ways in (("impl_torch", _ours, WAYS), *_stock(problem)):
         peer = build is not _ours
-        if not peer or (problem.task.peers and not (encodes and problem.task.published)):
+        for how, compiles in ways if not peer or (problem.task.peers and not (encodes and problem.task.published)) else ():
             eager = (lambda function: function) if peer else _unpadded
-            result.append(row(f"{name} eager", functools.partial(start, build, eager), peer=peer))
-            result.append(row(f"{name} compiled", functools.partial(start, build, compiler), peer=peer, compiles=True))
+            compiler: Callable[..., Any] = (torch.compile if peer else compiled) if compiles else eager
+            result.append(row(f"{name} {how}", functools.partial(start, build, compiler), peer=peer, compiles=compiles))
     if problem.task.published:
         snapshot = functools.partial(start, lambda problem: fused(_ours(problem)), compiled)
         result.insert(2, row("impl_torch snapshot compiled", snapshot, compiles=True))
@@ -86,11 +86,11 @@ def _passes(problem: Problem, device: str, precision: str) -> list[Row]:
     return result
 
 
-def _stock(problem: Problem) -> tuple[str, Callable[[Problem], nn.Module]]:
-    """Returns the peer with our models' call signature."""
+def _stock(problem: Problem) -> list[tuple[str, Callable[[Problem], nn.Module], Sequence[tuple[str, bool]]]]:
+    """Returns the peers with our models' call signature, and the ways to run them."""
     if problem.task.published:
-        return f"transformers {problem.task.published}", huggingface.Decoder
-    return "torch.nn.Transformer", torch_stock.build
+        return [(name, functools.partial(huggingface.Decoder, **options), ways) for name, options, ways in huggingface.kinds(problem)]
+    return [("torch.nn.Transformer", torch_stock.build, WAYS)]
 
 
 def _unpadded(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -121,11 +121,13 @@ def _training_rows(problem: Problem, device: str, precision: str) -> list[Row]:
     def start(build: Callable[..., Step], compiles: bool, given: Problem) -> Step:
         return torch_stock.placed(build(given, device, compiles), device, precision)
 
-    row, (stock, build_stock) = functools.partial(training_row, problem=problem, precision=precision), _stock(problem)
+    row = functools.partial(training_row, problem=problem, precision=precision)
+    builds: list[tuple[str, Callable[..., Step], Sequence[tuple[str, bool]]]] = [("impl_torch", _trainer, WAYS)]
+    builds += [(name, functools.partial(torch_stock.training, build), ways) for name, build, ways in _stock(problem)]
     return [
         row("torch", f"{name} {how}", functools.partial(start, build, compiles), peer=build is not _trainer, compiles=compiles)
-        for name, build in (("impl_torch", _trainer), (stock, functools.partial(torch_stock.training, build_stock)))
-        for how, compiles in WAYS
+        for name, build, ways in builds
+        for how, compiles in ways
     ]
 
 

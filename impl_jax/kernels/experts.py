@@ -28,15 +28,16 @@ def in_groups(
     network: of one expert, tokens `1 n d` and weights `n 1`. Other experts are not even read.
     """
     x_nd, weight_nx = (jax.lax.collapse(x, 0, 2) for x in (x_btd, weight_btx))
-    weight_nk, expert_nk = jax.lax.top_k(weight_nx, count)
-    expert_r, tokens = expert_nk.reshape(-1), len(x_nd)
+    weight_nk, expert_nk = jax.lax.top_k(weight_nx, min(count, weight_nx.shape[1]))
+    chosen_nk, tokens = weight_nk != 0, x_nd.shape[0]
+    expert_r = jnp.where(chosen_nk, expert_nk, weight_nx.shape[1]).reshape(-1)  # others come last
     order_r = jnp.argsort(expert_r, stable=True)
     size_x = jnp.bincount(expert_r, length=weight_nx.shape[1])
-    rows = x_nd[order_r // count][None], weight_nk.reshape(-1)[order_r][:, None]
+    rows = x_nd[order_r // weight_nk.shape[1]][None], weight_nk.reshape(-1)[order_r][:, None]
     block = max(1, min(BLOCK, tokens)) if isinstance(tokens, int) else BLOCK
     y_1rd = _grouped(network, block, experts, size_x, rows)
     y_nkd = y_1rd[0, jnp.argsort(order_r)].reshape(*weight_nk.shape, -1)
-    y_nd = jnp.where(weight_nk[..., None] == 0, 0, y_nkd).sum(axis=1)
+    y_nd = jnp.where(chosen_nk[..., None], y_nkd, 0).sum(axis=1)
     return y_nd.reshape(x_btd.shape)
 
 
@@ -48,7 +49,7 @@ def _grouped(
 
     An expert's last block also computes rows of the next one, which then overwrites them.
     """
-    rows, count = _padded(rows, block), len(rows[1])
+    rows, count = _padded(rows, block), rows[1].shape[0]
 
     def of_expert(
         _: jax.Array, own: Tree, first: jax.Array, size: jax.Array, y_1rd: jax.Array
@@ -69,7 +70,11 @@ def _grouped_vjp(
 ) -> tuple[Tree, None, Rows]:
     """Computes each block again; adds up the gradients of an expert in at least float32."""
     experts, size_x, rows = held
-    rows, count, (g_1rd, _) = _padded(rows, block), len(rows[1]), _padded((g_1rd, rows[1]), block)
+    rows, count, (g_1rd, _) = (
+        _padded(rows, block),
+        rows[1].shape[0],
+        _padded((g_1rd, rows[1]), block),
+    )
 
     def of_expert(
         index: jax.Array, own: Tree, first: jax.Array, size: jax.Array, found: tuple[Tree, Rows]

@@ -10,6 +10,7 @@ from ..embedding import Embedding, SegmentEmbedding
 from ..positional_encoding import PositionEmbedding
 from ..stacks import Decoder, Encoder
 from .sharding import Sharding, mapped
+from .split_experts import with_split_experts
 
 __all__ = ["assembled"]
 
@@ -53,7 +54,7 @@ def assembled(
             parameters,
         )
         nnx.update(found, used)
-        found = _with_tables(found, sharding)
+        found = with_split_experts(_with_tables(found, sharding), sharding)
     policy: Policy | None = jax.checkpoint_policies.nothing_saveable if recompute else _computed
     if not recompute and not (sharding and sharding.gathers):
         policy = None
@@ -117,21 +118,24 @@ class Apart(nnx.Module):
 
     def __call__(self, *args: Any, **kwargs: Any) -> jax.Array:
         graph, parameters, *rest = nnx.split(self.layer, nnx.Param, ...)
-        sharding = self.sharding
+        sharding, routed = self.sharding, kwargs.pop("routed", None)
 
         def call(
             parameters: nnx.State, rest: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
-        ) -> tuple[jax.Array, nnx.State]:
+        ) -> tuple[jax.Array, nnx.State, list[jax.Array]]:
             if sharding is not None:
                 args = (sharding.put(args[0], "data"), *args[1:])
                 parameters = mapped(lambda name, x: sharding.used(self.start + name, x), parameters)
             layer = nnx.merge(graph, parameters, *rest)
-            output = layer(*args, **kwargs)
+            logits: list[jax.Array] = []  # a result, since `jax.checkpoint` copies arguments
+            output = layer(*args, **kwargs, **({} if routed is None else {"routed": logits}))
             if sharding is not None:
                 output = sharding.put(output, "data")
-            return output, nnx.state(layer, nnx.RngCount)
+            return output, nnx.state(layer, nnx.RngCount), logits
 
         run = jax.checkpoint(call, policy=self.policy) if self.policy else call
-        output, counts = run(parameters, rest, args, kwargs)
+        output, counts, logits = run(parameters, rest, args, kwargs)
         nnx.update(self.layer, counts)
+        if routed is not None:
+            routed.extend(logits)
         return output

@@ -11,7 +11,7 @@ from flax.typing import Dtype
 from ..attention import MultiHeadAttention
 from ..cache import check_steps
 from ..embedding import Logits
-from ..experts import MixtureOfExperts
+from ..experts import MixtureOfExperts, expert
 from ..feed_forward import FeedForward, gated
 from ..kernels.int8 import Int8Projection
 from ..kernels.projection import SMALL, FusedProjection
@@ -102,8 +102,7 @@ def fused(model: Transformer, dtype: Dtype | None = None) -> Transformer:
     """Copies the model, in eval mode, for whole passes, steps and searches; returns such copies.
 
     dtype: of weights and computation; default, the model's. int8: projections are int8, the rest is
-    float32 (INT8). Raises ValueError as `check_steps` does, on a dtype for such a copy, and on int8
-    for a model with experts.
+    float32 (INT8). Raises ValueError as `check_steps` does, and on a dtype for such a copy.
     """
     model.config.need_decoder()
     if hasattr(model, "is_fused"):
@@ -115,8 +114,6 @@ def fused(model: Transformer, dtype: Dtype | None = None) -> Transformer:
         return model
     kind: Kind = FusedProjection
     if dtype is not None and jnp.dtype(dtype) == jnp.int8:
-        if model.config.experts:
-            raise ValueError(f"int8 needs a model without experts; got {model.config.experts}")
         kind, dtype = Int8Projection, jnp.float32
     if dtype is not None and not jnp.issubdtype(dtype, jnp.floating):
         raise ValueError(f"dtype must be floating or int8; got {jnp.dtype(dtype)}")
@@ -146,17 +143,36 @@ def _fuse_layer(layer: nnx.Module, kind: Kind, of_itself: bool) -> None:
         ):
             whole = of_itself and name == "self_attention"
             setattr(layer, name, FusedAttention(attention, whole, kind))
-    feed_forward, name = getattr(layer, "feed_forward", None), "feed_forward"
+    feed_forward = getattr(layer, "feed_forward", None)
     if isinstance(feed_forward, MixtureOfExperts):  # of which a step reads only the chosen
-        layer, feed_forward, name = feed_forward, feed_forward.shared, "shared"
+        _fuse_feed_forward(feed_forward, "shared", kind)
+        if kind is Int8Projection:
+            _fuse_experts(feed_forward, kind)
+    else:
+        _fuse_feed_forward(layer, "feed_forward", kind)
+
+
+def _fuse_feed_forward(owner: nnx.Module, name: str, kind: Kind) -> None:
+    feed_forward = getattr(owner, name, None)
     if type(feed_forward) is not FeedForward:
         return
     if _are_affine(feed_forward.gate, feed_forward.hidden, feed_forward.output):
-        setattr(layer, name, FusedFeedForward(feed_forward, kind))
+        setattr(owner, name, FusedFeedForward(feed_forward, kind))
         return
-    for name in ("gate", "hidden", "output"):
-        if _are_affine(part := getattr(feed_forward, name)):
-            setattr(feed_forward, name, kind(part))
+    for part in ("gate", "hidden", "output"):
+        if _are_affine(projection := getattr(feed_forward, part)):
+            setattr(feed_forward, part, kind(projection))
+
+
+def _fuse_experts(mixture: MixtureOfExperts, kind: Kind) -> None:
+    """Fuses each expert on its own; their arrays have a first axis x again."""
+    each = []
+    for index in range(mixture.router.config.experts):
+        mixture.experts, experts = expert(mixture.experts, index), mixture.experts
+        _fuse_feed_forward(mixture, "experts", kind)
+        each.append(mixture.experts)
+        mixture.experts = experts
+    mixture.experts = jax.tree.map(lambda *arrays: jnp.stack(arrays), *each)
 
 
 def _fuse_logits(model: Transformer, kind: Kind) -> None:

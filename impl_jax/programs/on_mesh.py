@@ -13,6 +13,7 @@ from reference_numpy import parameters as canonical
 
 from .assembly import assembled
 from .sharding import Sharding, fetched, mapped, named
+from .split_experts import with_split_experts
 
 __all__ = ["answer", "owner"]
 
@@ -83,7 +84,7 @@ def _by_itself(
     """Runs a function that compiles its own programs of a module."""
     graph, empty, *rest = nnx.split(owner(built), nnx.Param, ...)
     state = mapped(sharding.alone, sharding.state(empty, parameters.__getitem__))
-    model = nnx.merge(graph, state, *rest)
+    model = with_split_experts(nnx.merge(graph, state, *rest), sharding)
     model.eval()
     found = built.func(model, **built.keywords, **canonical.nest(flat))
     return jax.tree.map(fetched, found)

@@ -156,22 +156,22 @@ class Sharding:
     def alone(self, name: str, array: jax.Array) -> jax.Array:
         """Returns a parameter at rest without padding; axes that then do not divide are whole."""
         place = self.places[name]
-        return self._cut(place, array, self._even(place.shape, place.rest))
+        return self._cut(place, array, self.divided(place.shape, place.rest))
 
     def _cut(self, place: Place, array: jax.Array, spec: Split) -> jax.Array:
         if place.held == place.shape:
             return array
         if self.explicit:
-            array = self.put(array, *self._even(place.shape, spec))
+            array = self.put(array, *self.divided(place.shape, spec))
         return self.put(array[tuple(map(slice, place.shape))], *spec)
 
     def put(self, x: jax.Array, *spec: declared.Place) -> jax.Array:
         """Reshards x; omitted axes are whole."""
-        spec = self._even(x.shape, spec) if self.even else spec
+        spec = self.divided(x.shape, spec) if self.even else spec
         move = jax.sharding.reshard if self.explicit else jax.lax.with_sharding_constraint
         return move(x, self.at(spec))
 
-    def _even(self, shape: tuple[int, ...], spec: Split) -> Split:
+    def divided(self, shape: tuple[int, ...], spec: Split) -> Split:
         """Drops the parts of a spec that would not divide evenly."""
         counts = zip(shape, self._counts(spec), spec, strict=False)
         return tuple(None if size % count else place for size, count, place in counts)

@@ -73,13 +73,14 @@ def program(
     number of counted labels, and `rows`, those of a microbatch. outputs: shardings of the results.
     """
     counts, keys = random
+    weights = recipe.router_weights(config, None if sharding is None else sharding.mesh)
 
     def loss(
         parameters: nnx.State, draw: jax.Array, batch: Batch, total: jax.Array | None
     ) -> jax.Array:
         drawn = jax.tree.map(lambda _: jnp.asarray(draw), counts)
         model = assembled(graph, parameters, drawn, keys, sharding=sharding, recompute=recompute)
-        return _loss(model, batch, total, recipe.smoothing)
+        return _loss(model, batch, total, recipe.smoothing, **weights)
 
     def step(
         parameters: nnx.State,
@@ -174,13 +175,21 @@ def evaluation(
 
 
 def _loss(
-    model: Transformer, batch: Batch, total: jax.Array | int | None, smoothing: float = 0.0
+    model: Transformer,
+    batch: Batch,
+    total: jax.Array | int | None,
+    smoothing: float = 0.0,
+    **weights: Any,
 ) -> jax.Array:
-    """Returns the loss of a batch, that of its classes if the model has them."""
+    """Returns the loss of a batch, that of its classes if the model has them.
+
+    weights: of routers.
+    """
     source, target, keep, flat = batch
     if model.config.classes:
         return model.classification_loss(source, target, smoothing, total, keep)
-    return unpadding.training_loss(model, flat, source, target, smoothing, total, keep)
+    given = source, target, smoothing, total, keep
+    return unpadding.training_loss(model, flat, *given, **weights)
 
 
 def count(config: TransformerConfig, target: Any) -> jax.Array | int:

@@ -128,10 +128,14 @@ def training_loss(
     smoothing: float = 0.0,
     total: jax.Array | int | None = None,
     keep: Keep | None = None,
+    **weights: Any,
 ) -> jax.Array:
-    """Computes `Transformer.training_loss` as the sum over flat labels."""
+    """Computes `Transformer.training_loss` as the sum over flat labels.
+
+    weights: of routers; all positions are computed then.
+    """
     if not any(flat):
-        return model.training_loss(source, target, smoothing, total, keep)
+        return model.training_loss(source, target, smoothing, total, keep, **weights)
     target_bt, label_bt = teacher_forcing(target)
     source_text, _ = sides(model.config, source, target_bt)
     logits_1nv, tokens = _logits(model, flat, source_text, Text(target_bt), keep)
@@ -208,8 +212,11 @@ def of_loss(
 
     A counted label depends on its own position and on the real tokens before it in its row. parts:
     if more than one, the tokens have an axis of parts of the rows, all of one flat length. Both
-    sides skip the same share of positions, so that a shape of rows has few programs.
+    sides skip the same share of positions, so that a shape of rows has few programs. A loss with
+    weights of routers skips none.
     """
+    if any(others.get(name) for name in ("router_aux_weight", "router_z_weight")):
+        return Flat()
     if any(map(_is_spread, jax.tree.leaves((source, target)))):
         return Flat()
     mask_bt = _real(config, least, target)

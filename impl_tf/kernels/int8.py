@@ -9,7 +9,7 @@ from ..framework import sizes
 from ..projection import add_bias
 from .projection import FusedProjection
 
-__all__ = ["Int8Projection"]
+__all__ = ["Int8Projection", "quantised"]
 
 LARGEST = 127  # magnitude of an int8 number here
 TINY = 1e-30  # lower bound of a row's largest magnitude, so that rows of zeros have a scale

@@ -9,6 +9,7 @@ from reference_numpy import TransformerConfig
 from .. import weights
 from ..attention import MultiHeadAttention
 from ..embedding import capped
+from ..experts import MixtureOfExperts, Stacked
 from ..feed_forward import FeedForward
 from ..framework import keras, other_layers
 from ..inputs import InputLayers
@@ -19,6 +20,7 @@ from ..projection import Projection
 from ..rotary import Rotation
 from ..transformer import Transformer
 from ..values import Heads
+from .int8_experts import Int8Stacked
 
 __all__ = ["FusedAttention", "FusedFeedForward", "fused", "refresh"]
 
@@ -100,8 +102,8 @@ def fused(model: Transformer, dtype: str | None = None) -> Transformer:
     """Copies the model for whole passes, steps and searches.
 
     dtype: of weights and computation; default, the model's. int8: projections are int8, the rest is
-    float32 (INT8). Raises ValueError without a decoder, on layers of other classes, which the copy
-    would lack, and on int8 with experts.
+    float32 (INT8). Raises ValueError without a decoder, and on layers of other classes, which the
+    copy would lack.
     """
     model.config.need_decoder()
     if others := other_layers(model):
@@ -111,8 +113,6 @@ def fused(model: Transformer, dtype: str | None = None) -> Transformer:
             f"call; got {found}"
         )
     if int8 := dtype is not None and tf.as_dtype(dtype) == tf.int8:
-        if model.config.experts:
-            raise ValueError(f"int8 needs a model without experts; got {model.config.experts}")
         dtype = "float32"
     if dtype is not None and not tf.as_dtype(dtype).is_floating:
         raise ValueError(f"dtype must be floating or int8; got {tf.as_dtype(dtype).name}")
@@ -126,7 +126,8 @@ def fused(model: Transformer, dtype: str | None = None) -> Transformer:
         if config.gated_feed_forward and not config.has_experts(layer.layer):
             layer.feed_forward = FusedFeedForward(config, **options, name="feed_forward")
         if int8:
-            _to_int8(layer.feed_forward, "hidden", "output_projection")
+            for part in _networks(layer.feed_forward):
+                _to_int8(part, "gate", "hidden", "output_projection")
     if int8:
         copy.logits = Int8Logits(config, dtype=copy.dtype_policy)
     copy.build()
@@ -141,7 +142,7 @@ def refresh(copy: Transformer, model: Transformer) -> None:
             own.assign(tf.cast(value, own.dtype))
     for part, given in zip(_parts(copy), _parts(model), strict=True):
         for own in vars(part).values():
-            if isinstance(own, FusedProjection):
+            if isinstance(own, FusedProjection | Int8Stacked):
                 each = [getattr(given, name) for name in FUSED.get(own.name, (own.name,))]
                 own.copy([one.adapted() for one in each], [one.bias for one in each])
     if isinstance(copy.logits, Int8Projection):
@@ -156,12 +157,22 @@ def _parts(model: Transformer) -> Iterator[keras.layers.Layer]:
     """Yields the attentions and feed-forward networks of all layers."""
     for stack in ("encoder", "decoder"):
         for layer in getattr(model, stack).layers if hasattr(model, stack) else ():
-            names = ("self_attention", "cross_attention", "feed_forward")
+            names = ("self_attention", "cross_attention")
             yield from (getattr(layer, name) for name in names if hasattr(layer, name))
+            yield from _networks(layer.feed_forward)
+
+
+def _networks(layer: keras.layers.Layer) -> list[keras.layers.Layer]:
+    """Returns the parts of a mixture of experts, or another feed-forward itself."""
+    if not isinstance(layer, MixtureOfExperts):
+        return [layer]
+    return [layer.experts, *([] if layer.shared is None else [layer.shared])]
 
 
 def _to_int8(layer: keras.layers.Layer, *names: str) -> None:
     """Replaces projections of the layer by int8 ones."""
     for name in names:
         if hasattr(layer, name):
-            setattr(layer, name, Int8Projection(getattr(layer, name), name=name))
+            given = getattr(layer, name)
+            kind = Int8Stacked if isinstance(given, Stacked) else Int8Projection
+            setattr(layer, name, kind(given, name=name))

@@ -141,14 +141,24 @@ def of_forward(
 
 
 def of_loss(
-    model: Transformer, least: int, source: Ids | None, target: tf.Tensor, *_: object, **__: object
+    model: Transformer,
+    least: int,
+    source: Ids | None,
+    target: tf.Tensor,
+    *_: object,
+    router_aux_weight: float = 0.0,
+    router_z_weight: float = 0.0,
+    **__: object,
 ) -> Sides:
     """Returns the tokens of `training_loss`; of the target, those that a counted label depends on:
     its position, and the real tokens before it in its row.
 
     Both sides skip the same share of positions, so that a shape of rows has few graphs, which
-    compile slowly; a side that saves too little keeps all positions.
+    compile slowly; a side that saves too little keeps all positions, and so does a loss with
+    weights of routers.
     """
+    if router_aux_weight or router_z_weight:
+        return Sides()
     of_source, of_target = (_real(model, least, Text.of(side)) for side in (source, target))
     if of_target is not None:
         label_bt = of_target[:, 1:]

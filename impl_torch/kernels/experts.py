@@ -10,9 +10,10 @@ from torch import Tensor
 
 from .. import framework, precision
 from ..projection import Projections
+from .int8 import Int8Projections, split
 from .unpadding import Tokens, pad, unpad
 
-__all__ = ["can_group", "grouped"]
+__all__ = ["can_group", "grouped", "grouped_part"]
 
 ALIGNED = 16  # bytes: rows of grouped products have a multiple of this
 
@@ -33,16 +34,51 @@ def grouped(experts: Callable[..., Tensor], x_btd: Tensor, weight_btx: Tensor, k
     weight_nk, expert_nk = weight_btx.flatten(0, 1).topk(k)
     expert_p, row_p = expert_nk.flatten().sort(stable=True)
     pairs = Tokens(row_p, row_p.argsort().view_as(expert_nk), torch.ones_like(expert_nk).bool())
-    x_pd = unpad(x_btd.flatten(0, 1)[:, None].expand(-1, k, -1), pairs)[0]
-    weight_p1 = unpad(weight_nk[..., None], pairs)[0]
-    index_x = torch.arange(weight_btx.shape[2], device=x_btd.device)
-    end_x = torch.searchsorted(expert_p, index_x, right=True)
+    y_nkd = _of_pairs(experts, x_btd, weight_nk, expert_p, pairs, weight_btx.shape[2])
+    return y_nkd.sum(1).view_as(x_btd)
+
+
+def grouped_part(
+    experts: Callable[..., Tensor], x_btd: Tensor, weight_btx: Tensor, k: int
+) -> Tensor:
+    """Computes `grouped` for some of the experts, of which a token has at most k, or none. The host
+    waits for the number of pairs of a token and an expert; there is at least one, which gives every
+    process gradients.
+    """
+    weight_nk, expert_nk = weight_btx.flatten(0, 1).topk(min(k, weight_btx.shape[2]))
+    chosen_nk = weight_nk != 0
+    chosen_nk[:1, :1] = True
+    index_p = chosen_nk.flatten().nonzero()[:, 0]
+    expert_p, order_p = expert_nk.flatten()[index_p].sort(stable=True)
+    row_p, place_nk = index_p[order_p], torch.zeros_like(expert_nk)
+    place_nk.view(-1)[row_p] = torch.arange(len(row_p), device=row_p.device)
+    pairs = Tokens(row_p, place_nk, chosen_nk)
+    y_nkd = _of_pairs(experts, x_btd, weight_nk, expert_p, pairs, weight_btx.shape[2])
+    return y_nkd.masked_fill(~chosen_nk[..., None], 0).sum(1).view_as(x_btd)
+
+
+def _of_pairs(
+    experts: Callable[..., Tensor],
+    x_btd: Tensor,
+    weight_nk: Tensor,
+    expert_p: Tensor,
+    pairs: Tokens,
+    count: int,
+) -> Tensor:
+    """The outputs of pairs of a token and an expert, `n k d`. expert_p: sorted, of `count`."""
+    x_nkd = x_btd.flatten(0, 1)[:, None].expand(-1, weight_nk.shape[1], -1)
+    x_pd, weight_p1 = unpad(x_nkd, pairs)[0], unpad(weight_nk[..., None], pairs)[0]
+    end_x = torch.searchsorted(expert_p, torch.arange(count, device=x_btd.device), right=True)
     y_pd = experts(x_pd, weight_p1, partial(_affine, expert_p, end_x))
-    return pad(y_pd[None], pairs).sum(1).view_as(x_btd)
+    return pad(y_pd[None], pairs)
 
 
-def _affine(expert_p: Tensor, end_x: Tensor, projections: Projections, x_pd: Tensor) -> Tensor:
+def _affine(
+    expert_p: Tensor, end_x: Tensor, projections: Projections | Int8Projections, x_pd: Tensor
+) -> Tensor:
     """`x W_e + b_e` for rows sorted by expert."""
+    if isinstance(projections, Int8Projections):
+        return projections.grouped(x_pd, end_x)
     kernel_xdm: Tensor = projections.weight
     bias_xm = projections.bias
     if precision.autocasts(x_pd):
@@ -58,7 +94,7 @@ def products(x_pd: Tensor, kernel_xdm: Tensor, end_x: Tensor) -> Tensor:
     x_pd = x_pd.contiguous()  # as grouped products need it; gradients may be broadcast
     if _has_kernel(x_pd, kernel_xdm.shape[2]):
         return F.grouped_mm(x_pd, kernel_xdm, offs=end_x.int())
-    groups = zip(_split(x_pd, end_x), kernel_xdm.unbind(), strict=True)
+    groups = zip(split(x_pd, end_x), kernel_xdm.unbind(), strict=True)
     found = [own_nd @ kernel_dm for own_nd, kernel_dm in groups if len(own_nd)]
     return torch.cat(found) if found else x_pd @ kernel_xdm[0]
 
@@ -68,13 +104,8 @@ def kernel_gradients(x_pd: Tensor, g_pm: Tensor, end_x: Tensor) -> Tensor:
     x_pd, g_pm = x_pd.contiguous(), g_pm.contiguous()
     if _has_kernel(x_pd, g_pm.shape[1]):
         return F.grouped_mm(x_pd.T, g_pm, offs=end_x.int())
-    groups = zip(_split(x_pd, end_x), _split(g_pm, end_x), strict=True)
+    groups = zip(split(x_pd, end_x), split(g_pm, end_x), strict=True)
     return torch.stack([own_nd.T @ own_nm for own_nd, own_nm in groups])
-
-
-def _split(x_pd: Tensor, end_x: Tensor) -> tuple[Tensor, ...]:
-    """Splits rows by expert; the host waits for the sizes."""
-    return x_pd.split(end_x.diff(prepend=end_x.new_zeros(1)).tolist())
 
 
 def _has_kernel(x_pd: Tensor, outputs: int) -> bool:

@@ -8,8 +8,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from .. import framework
+from ..projection import Projections
 
-__all__ = ["Int8Projection", "check_int8"]
+__all__ = ["Int8Projection", "Int8Projections", "check_int8", "split"]
 
 LARGEST, OFFSET = 127, 128  # magnitude of an int8 number here; shifts int8 to uint8
 TINY = 1e-30  # lower bound of a row's largest magnitude, so that rows of zeros have a scale
@@ -35,8 +36,8 @@ class Int8Projection(framework.Moving):
         self.bias = torch.zeros(len(weight))
         if parts[0].bias is not None:
             self.bias = torch.cat([part.bias.detach() for part in parts]).float()
-        self.in_one = in_one_instruction()
-        self.kernel = framework.packed_int8(kernel.to(torch.int8)) if self.in_one else kernel
+        packs = in_one_instruction()
+        self.kernel = framework.packed_int8(kernel.to(torch.int8)) if packs else kernel
         self.zero = torch.zeros(len(weight), dtype=torch.int32)
 
     @contextmanager
@@ -47,15 +48,38 @@ class Int8Projection(framework.Moving):
 
     def forward(self, x_btd: Tensor) -> Tensor:
         x_nd = x_btd.flatten(0, -2)  # halves the overhead of calling oneDNN
-        largest_n1 = x_nd.abs().amax(dim=1, keepdim=True).clamp_(min=TINY)
-        # Conversion to integer truncates, so adding 0.5 rounds; the offset makes it uint8.
-        shifted_nd = (x_nd * (LARGEST / largest_n1)).add_(OFFSET + 0.5).to(torch.uint8)
-        if self.in_one:
-            product = one_dnn_int8 if torch.compiler.is_compiling() else _one_dnn_int8
-            y_nf = product(shifted_nd, self.kernel, self.scale, self.zero)
-        else:
-            y_nf = F.linear(shifted_nd.float() - OFFSET, self.kernel) * (self.scale / LARGEST)
-        return torch.addcmul(self.bias, y_nf, largest_n1).unflatten(0, x_btd.shape[:-1])
+        y_nf = _affine(x_nd, self.kernel, self.scale, self.bias, self.zero)
+        return y_nf.unflatten(0, x_btd.shape[:-1])
+
+
+class Int8Projections(nn.Module):
+    """An `Int8Projection` for each of several experts."""
+
+    def __init__(self, projections: Projections) -> None:
+        super().__init__()
+        each, (_, inputs, outputs) = [], projections.weight.shape
+        for index, kernel_dm in enumerate(projections.weight):
+            with torch.device("meta"):
+                part = nn.Linear(inputs, outputs, bias=projections.bias is not None)
+            part.weight = nn.Parameter(kernel_dm.T)
+            if projections.bias is not None:
+                part.bias = nn.Parameter(projections.bias[index])
+            each.append(Int8Projection(part))
+        self.each = nn.ModuleList(each)
+
+    def forward(self, x_nd: Tensor, index: int) -> Tensor:
+        """Computes rows of one expert."""
+        found: Tensor = self.each[index](x_nd)
+        return found
+
+    def grouped(self, x_pd: Tensor, end_x: Tensor) -> Tensor:
+        """Computes rows sorted by expert; end_x: where the rows of each expert end."""
+        of_each = zip(
+            *((one.kernel, one.scale, one.bias, one.zero) for one in self.each), strict=True
+        )
+        product = grouped_int8 if torch.compiler.is_compiling() else _grouped_int8
+        found: Tensor = product(x_pd, end_x, *map(list, of_each))
+        return found
 
 
 def in_one_instruction() -> bool:
@@ -72,6 +96,36 @@ def check_int8(dtype: torch.dtype | str, device: torch.device) -> None:
         raise ValueError(f"dtype int8 needs a CPU and torch's oneDNN; got {had}")
 
 
+def _affine(x_nd: Tensor, kernel: Tensor, scale: Tensor, bias: Tensor, zero: Tensor) -> Tensor:
+    largest_n1 = x_nd.abs().amax(dim=1, keepdim=True).clamp_(min=TINY)
+    # Conversion to integer truncates, so adding 0.5 rounds; the offset makes it uint8.
+    shifted_nd = (x_nd * (LARGEST / largest_n1)).add_(OFFSET + 0.5).to(torch.uint8)
+    if kernel.is_floating_point():
+        y_nf = F.linear(shifted_nd.float() - OFFSET, kernel) * (scale / LARGEST)
+    else:
+        product = one_dnn_int8 if torch.compiler.is_compiling() else _one_dnn_int8
+        y_nf = product(shifted_nd, kernel, scale, zero)
+    return torch.addcmul(bias, y_nf, largest_n1)
+
+
+def _grouped_int8(
+    x_pd: Tensor,
+    end_x: Tensor,
+    kernels: list[Tensor],
+    scales: list[Tensor],
+    biases: list[Tensor],
+    zeros: list[Tensor],
+) -> Tensor:
+    each = zip(split(x_pd, end_x), kernels, scales, biases, zeros, strict=True)
+    found = [_affine(own_nd, *rest) for own_nd, *rest in each if len(own_nd)]
+    return torch.cat(found) if found else x_pd.new_empty(0, len(scales[0]))
+
+
+def split(x_pd: Tensor, end_x: Tensor) -> tuple[Tensor, ...]:
+    """Splits rows by expert; the host waits for the sizes."""
+    return x_pd.split(end_x.diff(prepend=end_x.new_zeros(1)).tolist())
+
+
 def _one_dnn_int8(shifted_nd: Tensor, kernel: Tensor, scale: Tensor, zero: Tensor) -> Tensor:
     """Computes `s ((x8 + 128 - 128) W8) / 127`; some sizes have no fast kernel for int8 inputs."""
     given = shifted_nd, 1 / LARGEST, OFFSET, kernel, scale, zero, None, 1.0, 0
@@ -80,6 +134,16 @@ def _one_dnn_int8(shifted_nd: Tensor, kernel: Tensor, scale: Tensor, zero: Tenso
 
 # Graphs call this op, since Inductor only takes constants for the kernel.
 one_dnn_int8 = torch.library.custom_op("impl_torch::one_dnn_int8", _one_dnn_int8, mutates_args=())
+
+
+grouped_int8 = torch.library.custom_op("impl_torch::grouped_int8", _grouped_int8, mutates_args=())
+
+
+@grouped_int8.register_fake
+def _(
+    x_pd: Tensor, end_x: Tensor, kernels: list, scales: list, biases: list, zeros: list
+) -> Tensor:
+    return x_pd.new_empty(len(x_pd), len(scales[0]))
 
 
 @one_dnn_int8.register_fake

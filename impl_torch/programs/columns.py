@@ -18,10 +18,12 @@ from reference_numpy.sharding import Mesh, repeated, spread
 
 from ..attention import MultiHeadAttention
 from ..embedding import Embedding
+from ..experts import Experts
 from ..feed_forward import FeedForward
 from ..normalization import norm
 from ..transformer import Transformer
 from .parts import own, places
+from .split_experts import split
 
 __all__ = ["Column", "arrays", "empty", "joined"]
 
@@ -73,7 +75,8 @@ def empty(config: TransformerConfig, column: Column) -> Transformer:
     own = config.replace(
         heads=config.heads // parts,
         key_value_heads=config.key_value_heads // parts,
-        feed_forward_width=config.feed_forward_width // parts,
+        feed_forward_width=-(-config.feed_forward_width // parts),  # of dense layers, if any
+        shared_width=config.shared_width // parts,
     )
     rows = {
         f"{side}_vocabulary": -(-getattr(config, f"{side}_vocabulary") // parts)
@@ -85,6 +88,9 @@ def empty(config: TransformerConfig, column: Column) -> Transformer:
             attention.query_norm = norm(config, config.heads * config.key_size)
             attention.key_norm = norm(config, config.key_value_heads * config.key_size)
     model.config = type(model.config)(**own.to_dict())
+    for module in model.modules():
+        if isinstance(module, Experts):
+            split(module, column.number, parts)
     for name in ("source_embedding", "target_embedding"):
         if (embedding := getattr(model, name, None)) is not None:
             embedding.__class__, embedding.column = PartEmbedding, column
@@ -101,6 +107,10 @@ def joined(model: Transformer, column: Column) -> Transformer:
     def of_all_heads(module: nn.Module, inputs: tuple[Tensor]) -> tuple[Tensor]:
         return (column.gathered(inputs[0]),)
 
+    def own_experts(module: nn.Module, inputs: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+        x_btd, weight_btx = inputs
+        return x_btd, weight_btx.chunk(column.parts, dim=-1)[column.number]
+
     def own_heads(module: nn.Module, inputs: tuple[Tensor], y_btd: Tensor) -> Tensor:
         return y_btd.chunk(column.parts, dim=-1)[column.number]
 
@@ -110,6 +120,9 @@ def joined(model: Transformer, column: Column) -> Transformer:
     for module in model.modules():
         if isinstance(module, MultiHeadAttention | FeedForward):
             module.output.register_forward_hook(added_up)
+        elif isinstance(module, Experts):
+            module.register_forward_pre_hook(own_experts)
+            module.register_forward_hook(added_up)
     for attention in _attentions(model) if model.config.query_key_norm == "width" else ():
         for over_heads in (getattr(attention, name) for name in NORMS):
             over_heads.register_forward_pre_hook(of_all_heads)
@@ -140,6 +153,7 @@ def arrays(
             rows = -(-place.sizes["v"] // column.parts)
             if len(part) < rows:
                 part = np.pad(part, [(0, rows - len(part)), *[(0, 0)] * (part.ndim - 1)])
-        if module.endswith("output") and leaf == "bias" and column.number:
+        of_sum = module.endswith("output") and leaf == "bias" and place.model is None
+        if of_sum and column.number:
             part = np.zeros_like(part)  # only one of the summed products may add it
         yield place.native, part

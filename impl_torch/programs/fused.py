@@ -18,9 +18,9 @@ from ..embedding import Logits, scaled_and_capped
 from ..experts import MixtureOfExperts
 from ..feed_forward import FeedForward, gated
 from ..framework import is_changed, is_sharded
-from ..kernels.int8 import Int8Projection, check_int8
+from ..kernels.int8 import Int8Projection, Int8Projections, check_int8
 from ..kernels.projection import FusedProjection
-from ..projection import Projection
+from ..projection import Projection, Projections
 from ..rotary import Rotation
 from ..transformer import Transformer
 from ..values import Heads
@@ -132,12 +132,11 @@ def fused(model: Transformer, dtype: Dtype | None = None) -> Transformer:
     result: Any = copy.deepcopy(model, {id(x): x.detach().clone() for x in computed})
     result.eval().requires_grad_(False).to(dtype=dtype)
     mixed = [module for module in result.modules() if isinstance(module, MixtureOfExperts)]
-    if mixed and kind is Int8Projection:
-        raise ValueError(
-            f"dtype int8 needs a model without experts; got experts={model.config.experts}"
-        )
     for module in mixed:
         module.experts.in_process = True
+        for name, part in [*module.experts.named_children()] if kind is Int8Projection else ():
+            if type(part) is Projections and not is_changed(part):
+                setattr(module.experts, name, Int8Projections(part))
         _fuse_feed_forward(module, "shared", kind)
     for layer in result.encoder.layers if model.config.encoder_layers else ():
         _fuse_parts(layer.self_attention, kind)

@@ -31,10 +31,12 @@ from reference_numpy import TransformerConfig
 from .. import precision
 from ..attention import MultiHeadAttention
 from ..embedding import Logits
+from ..experts import Experts
 from ..feed_forward import FeedForward
 from ..framework import share, shared
 from ..normalization import LayerNorm, Norm
 from ..values import Heads
+from . import split_experts
 from .parts import Place
 
 __all__ = ["over_model"]
@@ -71,6 +73,8 @@ def _style(
     """Returns the style of a module of this name whose weight is split along this axis."""
     if isinstance(part, MultiHeadAttention | FeedForward):
         return partial(_mark_inputs, {1: config.heads, 2: config.feed_forward_width})
+    if isinstance(part, Experts):
+        return partial(_split_experts, config.experts)
     if isinstance(part, Logits) and axis == 0:
         layout = Replicate() if whole_logits else Shard(-1)
         return ColwiseParallel(output_layouts=layout, use_local_output=whole_logits)
@@ -135,6 +139,23 @@ def _split_sink(module: Any, devices: DeviceMesh) -> None:
         return Heads(query_bthk, key_bsgk, value_bsge, sink_h.to_local())
 
     module.project = own
+
+
+def _split_experts(count: int, module: nn.Module, devices: DeviceMesh) -> None:
+    """Splits experts: each process multiplies its own by their weights, and the sums are added."""
+
+    def before(module: nn.Module, args: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+        x_btd, weight_btx = args
+        own_btd = _whole(x_btd, devices).to_local(grad_placements=[Partial()])
+        return own_btd, _part(weight_btx, 2, count, devices)
+
+    def behind(module: nn.Module, args: Any, y_btd: Tensor) -> Tensor:
+        sums = DTensor.from_local(y_btd, devices, [Partial()], run_check=False)
+        return sums.redistribute(devices, [Replicate()]).to_local()
+
+    split_experts.split(module, devices.get_local_rank(), devices.size())
+    module.register_forward_pre_hook(before)
+    module.register_forward_hook(behind)
 
 
 def _split_table(module: Any, devices: DeviceMesh) -> None:

@@ -208,13 +208,17 @@ def find(
     least: int = LEAST,
     source: Side | None = None,
     target: Side | None = None,
+    router_aux_weight: float = 0.0,
+    router_z_weight: float = 0.0,
     **others: object,
 ) -> Sides | None:
     """Returns the flat tokens for a model, its `training_loss` or its `real_logits` on these texts.
 
-    None: padding is not worth skipping, the function is another one, or the arguments are invalid,
-    which the function reports. others: irrelevant arguments.
+    None: padding is not worth skipping, the loss has a loss of routers, the function is another
+    one, or the arguments are invalid, which the function reports. others: irrelevant arguments.
     """
+    if router_aux_weight or router_z_weight:
+        return None
     if (pair := driver(function)) is None:
         return None
     model, run = pair

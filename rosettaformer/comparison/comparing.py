@@ -203,7 +203,7 @@ class _Comparison:
         self._notes += calls.notes + [headless] * bool(headless)
         try:
             rows.require_alive()
-            if not headless:
+            if not headless and not rows.undecided:
                 self._train(report, given, calls)
         except Exception as error:  # keep the verdict on the outputs
             report["failed"] = str(error) if isinstance(error, Failed) else f"gradients and steps could not be compared: {words(error)}"
@@ -266,6 +266,9 @@ class _Comparison:
             if more and self._weights != "own":
                 raise ValueError("the weights of the two sides do not match:\n  " + "\n  ".join(more))
             return found, table
+        for which, pair in enumerate(((left, right), (right, left))):
+            self._parts[which] |= (parts := fusing.gated(*pair))
+            fusing.split(pair[0], parts)
         rename = self._rename = self._rename or self._told(left, right)
         found, problems = layer_matching.layers(left, right, rename, self._known)
         if problems:

@@ -110,7 +110,8 @@ def judge(row: dict[str, Any], kind: str, answer: Any, expected: Expected) -> Re
         place = place or tuple(int(i) for i in np.unravel_index(int(error.argmax()), error.shape))
         heat = heat_map(error, place)
     beyond, lower = (worst.error / expected[name].own if expected[name].lower else float("nan")), expected[name].lower
-    message = f"{name}: {worst.message}" if worst.message and len(expected) > 1 else worst.message
+    said = f"{row['wrong']} of {row['decisions']} decisions differ" if failed and row.get("wrong") else worst.message
+    message = f"{name}: {said}" if said and len(expected) > 1 else said
     if lower and np.isfinite(beyond):
         explained = f"more than {lower} explains" if failed else f"as expected of {lower}" if beyond > 1 else "which is within it"
         message = f"{message}{'; ' * bool(message)}{beyond:.2g} times {expected[name].dtype}'s tolerance, {explained}"

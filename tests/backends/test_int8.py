@@ -21,7 +21,8 @@ from rosettaformer.judge.suite import of_components
 
 SEARCHED = [case for case in of_components(suite(), SEARCHES) if not case.excluded]
 NAMES = "pre_norm gpt2_left_padding gemma olmo2 phi3_beyond encoder_and_decoder skip_padding_ragged long_text"
-WHOLE = [case for case in of_components(suite(), ["transformer"]) if case.name in NAMES.split()]
+OF_EXPERTS = "mixtral deepseek gpt_oss"
+WHOLE = [case for case in of_components(suite(), ["transformer"]) if case.name in f"{NAMES} {OF_EXPERTS}".split()]
 FEW = {"torch": ("sample/plain", "greedy_search/tied"), "tf": ("greedy_search/gpt2",), "jax": ()}
 
 
@@ -186,7 +187,9 @@ def logits_of(backend: Backend, case: Case, dtype: Any, compiled: bool) -> dict[
 
 
 @pytest.mark.parametrize("backend", ["torch", "tf", conformance("jax")], indirect=True)
-@pytest.mark.parametrize("case", [case if case.name == "pre_norm" else conformance(case) for case in WHOLE], ids=lambda case: case.name)
+@pytest.mark.parametrize(
+    "case", [case if case.name in ("pre_norm", "gpt_oss") else conformance(case) for case in WHOLE], ids=lambda case: case.name
+)
 def test_whole_passes_of_a_copy_are_the_reference_s(backend: Backend, case: Case) -> None:
     """In int8 as near to the definition, and to the model itself, as the reference in int8; otherwise within tolerance."""
     case = case.at("float32")
@@ -241,20 +244,23 @@ def test_what_cannot_be_int8_is_refused(backend: Backend) -> None:
             fused(model, "int16")
 
 
-@pytest.mark.parametrize("tied", [True, conformance(False)])
-def test_every_kernel_is_int8_and_all_else_float32(backend: Backend, tied: bool) -> None:
+@pytest.mark.parametrize(("tied", "mixed"), [(True, True), conformance(True, False), conformance(False, False)])
+def test_every_kernel_is_int8_and_all_else_float32(backend: Backend, tied: bool, mixed: bool) -> None:
+    """The kernels of routers are float32 too."""
     config = next(case.config for case in SEARCHED if case.config.tie_logits is tied and case.config.encoder_layers)
+    if mixed:
+        config = config.replace(experts=4, experts_per_token=2, expert_width=5, shared_width=6)
     with backend.wide():
         model = backend.build("transformer", config, "float64")
         for dtype in ("int8", backend.dtype("int8")):
             copy = backend.part("programs.fused").fused(model, dtype)
             if backend.name == "torch":
                 kinds = {type(module).__name__ for module in copy.modules()}
-                assert "Int8Projection" in kinds and not kinds & {"Projection", "FusedProjection"}
+                assert "Int8Projection" in kinds and not kinds & {"Projection", "Projections", "FusedProjection"}
                 continue
             found = {name: str(x.dtype) for name, x in _variables(backend, copy).items()}
             assert set(found.values()) == {"float32", "int8"}
-            assert all(("kernel" in name) is (dtype == "int8") for name, dtype in found.items())
+            assert all(("kernel" in name and "router" not in name) is (dtype == "int8") for name, dtype in found.items())
 
 
 def _variables(backend: Backend, model: Any) -> dict[str, Any]:

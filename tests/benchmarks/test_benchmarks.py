@@ -34,9 +34,10 @@ HOUSE = Path(__file__).resolve().parents[2]
 TASKS = {name: tiny(tasks[name in ("W1", "W2")]) for name, tasks in WORKLOADS.items()}  # a fifth of the three shares of padding
 FORWARD, TRAINING, GREEDY, BEAM, ENCODER = (TASKS[name] for name in ("W1", "W2", "W3", "W4", "W6"))
 BERT, GPT2, LLAMA = TASKS["W8"], TASKS["W9"], [tiny(task) for task in WORKLOADS["W11"]]
+MIXTRAL = [tiny(task) for task in WORKLOADS["W12"] if task.batch > 1]
 FRAMEWORKS = {"torch": "torch", "tf": "tensorflow", "jax": "jax"}
 # The tasks whose rows are run, by the prefix of their names
-RUN = ["W1 20 %", "W1", *(f"W{number}" for number in (2, 3, 4, 6, 7, 8, 9, 10, 11))]
+RUN = ["W1 20 %", "W1", *(f"W{number}" for number in (2, 3, 4, 6, 7, 8, 9, 10, 11, 12))]
 Peers = Callable[[str], Any]
 
 
@@ -57,7 +58,7 @@ def measured(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., list[tim
     built: list[Row] = []
 
     class Here(peer_process.PeerProcess):
-        def __init__(self, framework: str, module: str, options: peer_process.Options) -> None:
+        def __init__(self, framework: str, module: str, options: peer_process.Options, environment: Any = None) -> None:
             self.framework, self.module, self.failed, self.described = framework, module, None, "here"
             given = built if module == framework else []  # the other processes of a framework have no rows
             self.server = worker.Server(SimpleNamespace(describe=str, rows=lambda problem, device: list(given)))  # type: ignore[arg-type]
@@ -183,7 +184,7 @@ def test_a_token_that_is_not_the_likeliest_is_wrong(measured: Any) -> None:
     assert mentions(results[3].message, "(3, 5) … (3, 6)")
 
 
-@pytest.mark.parametrize("task", [GPT2, LLAMA[-1]], ids=["GPT-2", "Llama"])
+@pytest.mark.parametrize("task", [GPT2, LLAMA[-1], MIXTRAL[-1]], ids=["GPT-2", "Llama", "Mixtral"])
 def test_an_answer_depends_on_its_prompt_from_the_first_token_on(task: Task) -> None:
     """So an incorrect cache or mask is visible; the answer reaches its last token, although the end is allowed."""
     reference, found = _searched(task)
@@ -366,6 +367,12 @@ def test_a_call_is_timed_after_another_where_that_matters(monkeypatch: pytest.Mo
     assert seen == expected
 
 
+def test_our_rows_of_another_checkout_are_peers(measured: Any) -> None:
+    logits = answers.Reference(problem.make(FORWARD)).expected
+    found = measured(FORWARD, _row(logits, "ours"), _row(logits, "other", peer=True), rounds=1, before="there")
+    assert [(result.name, result.peer) for result in found] == [("ours", False), ("other", True), ("ours, before", True)]
+
+
 @pytest.mark.parametrize("name", RUN)
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 @pytest.mark.conformance
@@ -398,8 +405,8 @@ OPTIONAL = {  # package -> the framework whose rows need it, and the prefix of t
 @pytest.mark.parametrize("package", [pytest.param(one, marks=pytest.mark.conformance) if one == "keras_hub" else one for one in OPTIONAL])
 @pytest.mark.parametrize(
     "task",
-    [conformance(GREEDY), conformance(BEAM), BERT, GPT2, *LLAMA],
-    ids=["greedy", "beam", "BERT", "GPT-2", *(f"Llama {task.kind}" for task in LLAMA)],
+    [conformance(GREEDY), conformance(BEAM), BERT, GPT2, *LLAMA, *MIXTRAL],
+    ids=["greedy", "beam", "BERT", "GPT-2", *(f"{task.published} {task.kind}" for task in (*LLAMA, *MIXTRAL))],
 )
 def test_optional_peers_give_the_references_answers_or_those_of_the_asked_length(
     peers: Peers, measured: Any, task: Task, package: str, monkeypatch: pytest.MonkeyPatch
@@ -413,7 +420,7 @@ def test_optional_peers_give_the_references_answers_or_those_of_the_asked_length
     rows_of = [row for row in peers(framework).rows(problem.make(task), "cpu") if row.peer and row.name.startswith(start)]
     given = [row for row in rows_of if "no XLA" not in row.name and not (framework == "torch" and row.compiles)]
     results = measured(task, *given, rounds=1)
-    assert given or (package == "ctranslate2" and task.kind == "training")
+    assert given or (package == "ctranslate2" and (task.kind == "training" or task in MIXTRAL))
     assert [(result.status, result.message) for result in results] == [("timed", "")] * len(given)
     compared = {result.name for result in results if result.difference is not None}
     assert compared == {row.name for row in given if row.comparable}
@@ -548,7 +555,7 @@ def test_a_process_that_dies_is_a_result(monkeypatch: pytest.MonkeyPatch) -> Non
         (("--framework", "tf", "--device", "cuda"), "'tf'"),
         (("--device", "tpu"), "'tpu' (nearest: cpu)"),
         (("--workload", "WW1"), "(nearest: W1)"),
-        (("--workload", "W1,fast"), "W1, W2, W3, W4, W5, W6, W7, W8, W9, W10, W11; got 'fast'"),
+        (("--workload", "W1,fast"), "W1, W2, W3, W4, W5, W6, W7, W8, W9, W10, W11, W12; got 'fast'"),
         (("--json", "nowhere/x.json"), "the folder nowhere does not exist"),
     ],
 )

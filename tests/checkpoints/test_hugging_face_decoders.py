@@ -17,6 +17,7 @@ from hugging_face_folders import Drawn, assert_close, library_loss, made, ours, 
 from kinds import conformance
 from model_folders import edit
 
+from reference_numpy import parameters, transformer
 from reference_numpy.recipe import PAPER
 from reference_numpy.rotary_scaling import RotaryScaling
 from rosettaformer.files import checkpoints
@@ -83,6 +84,50 @@ def test_a_step_of_training_has_the_librarys_loss_and_gradients(tmp_path: Path, 
         got, size = tables.merged(natives[FAMILIES[family].native(part)], found), np.abs(gradient).max()
         np.testing.assert_allclose(got, gradient, rtol=0, atol=max(1e-10 * size, least), err_msg=part)
         assert size > 0, part
+
+
+BALANCED = ("mixtral", "qwen2_moe", "olmoe", "granitemoe", "qwen3_moe", "granitemoeshared", "gpt_oss")
+
+
+@pytest.mark.parametrize("family", [family if family in BALANCED[:4] else conformance(family) for family in BALANCED])
+def test_the_loss_of_routers_and_its_gradients_are_the_librarys(tmp_path: Path, family: str) -> None:
+    """The library's own loss, with `output_router_logits`, for rows padded on the left and on the right. The mask hides the last
+    token of a row, which has no label; nothing attends to it.
+    """
+    model, weights = drawn(family, 0), {"router_aux_weight": 0.7, "router_z_weight": 0.03}
+    folder, eager = saved(model, tmp_path), not class_of(model.kind)._supports_sdpa
+    checkpoint = checkpoints.load(folder)
+    given = [tokens(model.settings["vocab_size"], side) for side in (("right",) if eager else ("right", "left"))]
+    token_bt, mask_bt = (np.concatenate([one[part] for one in given]) for part in ("ids", "mask"))
+    target = np.where(mask_bt, np.maximum(token_bt, 1), 0)
+    read, label, real = target[:, :-1], np.where(target[:, 1:] != 0, target[:, 1:], -100), target[:, :-1] != 0
+    scored = torch.from_numpy(real & (label != -100))
+    position = torch.from_numpy(np.maximum(np.cumsum(real, 1) - 1, 0))
+    with all_in_float64():
+        library = loaded(folder, model.kind, "eager" if eager else "sdpa")
+        library.router_aux_loss_coef = weights["router_aux_weight"]
+        labels = dict.fromkeys(("labels", "shift_labels"), torch.from_numpy(label))
+        found = library(
+            input_ids=torch.from_numpy(read), attention_mask=scored.long(), position_ids=position, output_router_logits=True, **labels
+        )  # fmt: skip
+        z = torch.cat([one.logsumexp(-1)[scored.flatten()] for one in found.router_logits]).square().mean()
+        crossed = torch.nn.functional.cross_entropy(found.logits.flatten(0, 1), labels["labels"].flatten())
+        balanced = crossed + weights["router_aux_weight"] * found.aux_loss
+        wanted = balanced + weights["router_z_weight"] * z
+        wanted.backward()
+    np.testing.assert_allclose(found.loss.item(), balanced.item(), rtol=1e-6)  # the library's cross-entropy is in float32
+    config = checkpoint.config.replace(padding_id=0, attention_dropout_rate=0.0, dropout_rate=0.0)
+    own = parameters.nest({name: array.astype(np.float64) for name, array in checkpoint.parameters.items()})
+    value = transformer.training_loss(own, config, None, target, **weights)
+    np.testing.assert_allclose(value, wanted.item(), rtol=1e-12)
+    got = parameters.flatten(transformer.training_loss_vjp(own, config, None, target, **weights, cotangent=np.ones(()))["parameters"])
+    gradients = {part: parameter.grad.numpy() for part, parameter in library.named_parameters()}
+    rows = FAMILIES[family].rows(config, map(FAMILIES[family].native, gradients))
+    natives = {native.name: native for native in tables.natives(rows, config)}
+    least = 1e-15 * max(np.abs(gradient).max() for gradient in gradients.values())
+    for part, gradient in gradients.items():
+        merged, size = tables.merged(natives[FAMILIES[family].native(part)], got), np.abs(gradient).max()
+        np.testing.assert_allclose(merged, gradient, rtol=0, atol=max(1e-10 * size, least), err_msg=part)
 
 
 @pytest.mark.parametrize("family", EACH)

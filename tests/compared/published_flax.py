@@ -20,4 +20,4 @@ def _module(model_type, seed=0):
 
 
 _of = partial(partial, _module)
-bert, roberta, distilbert, gpt2, llama, mistral, _, _, gemma, _, bart, vit = map(_of, NAMES)
+bert, roberta, distilbert, gpt2, llama, mistral, _, _, gemma, _, bart, vit, *_ = map(_of, NAMES)

@@ -84,6 +84,17 @@ def _one(layer):
     norm.forward = lambda x: norm._norm(x) * norm.weight
 
 
+def _over_all(layer):
+    """Weights experts by the softmax over all of them."""
+    gate, choose = layer.mlp.gate, layer.mlp.gate.forward
+
+    def forward(x):
+        logits, _, chosen = choose(x)
+        return logits, logits.softmax(-1).gather(-1, chosen), chosen
+
+    gate.forward = forward
+
+
 def _norms_of_keras(layer):
     """Sets the epsilon of query and key norms that KerasHub fixes."""
     layer.self_attn.q_norm.variance_epsilon = layer.self_attn.k_norm.variance_epsilon = 1e-5
@@ -103,6 +114,9 @@ t5_epsilon = partial(published_torch.t5, layer_norm_epsilon=1e-3)
 bart_activation = partial(published_torch.bart, activation_function="gelu_new")
 vit_epsilon = partial(published_torch.vit, layer_norm_eps=1e-12)
 vit_bias = partial(published_torch.vit, qkv_bias=False)
+gpt_oss = partial(  # KerasHub's windows are one wider, and in the other layers
+    published_torch.gpt_oss, sliding_window=4, layer_types=["full_attention", "sliding_attention"]
+)
 llama_scale = _each("llama", "layers", _set("self_attn.scaling", 1 / 6))
 llama_rotary = _neighbours(published_torch.llama)
 llama_gate = _each("llama", "layers", _gate)
@@ -117,6 +131,8 @@ qwen3_groups = _each("qwen3", "layers", lambda layer: (_norms_of_keras(layer), _
 roberta_bias = _each("roberta", "encoder.layer", _without_bias("output.dense"), layer_norm_eps=1e-5)
 distilbert_epsilon = _each("distilbert", "transformer.layer", _set("output_layer_norm.eps", 1e-5))
 gpt2_bias = _each("gpt2", "h", _without_bias("mlp.c_proj"))
+mixtral_experts = _each("mixtral", "layers", _over_all)
+qwen3_moe_experts = partial(published_torch.qwen3_moe, norm_topk_prob=False)
 gemma_one = _each("gemma", "layers", _one)
 gemma_activation = _each("gemma", "layers", _set("mlp.act_fn", torch.nn.GELU()))
 t5_scale = _each("t5", "encoder.block", _set("layer.0.SelfAttention.scaling", 6**-0.5))

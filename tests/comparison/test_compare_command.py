@@ -128,6 +128,16 @@ def test_closures_have_the_weights_that_are_carried_and_what_has_no_float64_is_j
     assert any("--dtype float32" in note for note in narrow["notes"])
 
 
+@pytest.mark.parametrize(("right", "verdict"), [("Lower", "equal"), ("Upper", "rounding"), ("Sigmoid", "differs")])
+def test_near_ties_of_a_router_are_no_difference_and_hide_none(right: str, verdict: str, tmp_path: Path) -> None:
+    sides, rows = ("experts_torch.py:Lower", f"experts_torch.py:{right}"), ("--input", "x: b=3 t=5 d=6 float32", "--weights", "left")
+    report = compared(*sides, *rows, code=int(verdict == "differs"), folder=tmp_path)
+    assert (report["verdict"], "jumps" in report["outputs"][0], "gradients" in report) == (
+        verdict,
+        *[verdict == "rounding", verdict != "rounding"],
+    )
+
+
 @pytest.mark.conformance
 @pytest.mark.parametrize("file", ["conv_nnx.py", "conv_linen.py"])
 def test_a_convolutional_network_in_torch_and_flax_is_equal(file: str, tmp_path: Path) -> None:

@@ -25,6 +25,8 @@ X = RNG.standard_normal((2, 7, 12)).astype(np.float32)
 IDS = RNG.integers(0, 9, (2, 7))
 SQUARE, HEADS, BIAS = (RNG.standard_normal(shape).astype(np.float32) for shape in ((12, 12), (4, 12, 3), (4, 3)))
 SCALE, OFFSET, TABLE = (RNG.standard_normal(shape).astype(np.float32) for shape in ((12,), (12,), (11, 12)))
+FUSED = {name: RNG.standard_normal(shape).astype("f") for name, shape in {"down": (4, 12, 5), "b": (4, 10), "up": (4, 10, 12)}.items()}
+APART = {name: RNG.standard_normal(shape).astype("f") for name, shape in {"w1": (4, 12, 5), "w2": (4, 5, 12), "gate": (4, 12, 5)}.items()}
 
 
 def normed(x: np.ndarray, centred: bool) -> np.ndarray:
@@ -55,8 +57,25 @@ def learned(x: np.ndarray, y: np.ndarray, activation: Any = None, **own: np.ndar
         (np.broadcast_to(TABLE[2:9], X.shape), {"t": TABLE}, "embedding", {"t": ("table", "v d")}),
         (X * SCALE, {"g": SCALE}, "", {}),
         (np.sin(X @ SQUARE), {"w": SQUARE}, "", {}),
+        (X, FUSED, "experts", {"up": ("hidden.kernel", "e o i"), "b": ("hidden.bias", "e o"), "down": ("output.kernel", "e o i")}),
+        (X, APART, "experts", {"w1": ("hidden.kernel", "e i o"), "gate": ("gate.kernel", "e i o"), "w2": ("output.kernel", "e i o")}),
+        (X, {name: APART[name] for name in ("w1", "w2")}, "", {}),
     ],
-    ids=["dense", "dense of torch", "heads", "layer norm", "offset first", "RMS norm", "1 + scale", "positions", "a scale", "no line"],
+    ids=[
+        "dense",
+        "dense of torch",
+        "heads",
+        "layer norm",
+        "offset first",
+        "RMS norm",
+        "1 + scale",
+        "positions",
+        "a scale",
+        "no line",
+        "fused experts",
+        "experts",
+        "experts without a gate",
+    ],
 )
 def test_a_layer_is_known_by_what_it_does(y: np.ndarray, own: dict[str, np.ndarray], kind: str, roles: dict[str, Any]) -> None:
     layer, found = learned(X, y, **own)

@@ -396,7 +396,7 @@ def made(folder: Path, library: Path, **options: Any) -> Report:
 
 
 @pytest.mark.conformance
-@pytest.mark.parametrize("kind", ["LlamaForCausalLM", "Qwen3ForCausalLM", "Gemma2ForCausalLM"])
+@pytest.mark.parametrize("kind", ["LlamaForCausalLM", "Qwen3ForCausalLM", "Gemma2ForCausalLM", "MixtralForCausalLM"])
 def test_a_decoder_of_transformers_that_differs_is_named_and_one_that_does_not_is_not(kind: str, tmp_path: Path) -> None:
     own, other = tmp_path / "own", tmp_path / "other"
     for folder in (own, other):

@@ -145,6 +145,22 @@ def test_pairs_are_tried_and_named_in_one_order_and_never_of_one_number() -> Non
     assert pairs == {("NRM1", "NRM2"), ("NRM2", "NRM1"), ("NRM1", "EMB1"), ("NRM2", "EMB1")}
 
 
+@pytest.mark.parametrize(
+    ("ids", "case"),
+    [
+        ({"MOE2", "MOE16"}, "transformer/gpt_oss"),
+        ({"MOE6", "MOE10", "MOE15"}, "transformer/deepseek"),
+        ({"MOE7", "MOE9", "MOE10"}, "transformer/deepseek"),
+    ],
+)
+def test_a_router_by_another_rule_is_named_by_what_differs(ids: set[str], case: str) -> None:
+    candidates = Hypotheses([all_by_id()[case].at("float64")], [one for one in DEFECTS.values() if one.component == "router"])
+    titles = {"MOE9": "the groups of experts are ignored", "MOE15": "the weights are not scaled"}
+    planted = [next(one for one in DEFECTS[id_].hypotheses if titles.get(id_, one.title) == one.title) for id_ in sorted(ids)]
+    evidence = Evidence(candidates, mutation.as_port(tuple(planted), candidates.probes))
+    assert ids in [{one.id for one in found} for found in Search(evidence).together()]
+
+
 def _one_case(id_: str) -> Hypotheses:
     case = all_by_id()[id_].at("float64")
     return Hypotheses([case], DEFECTS.values(), SETTINGS.values())

@@ -12,6 +12,7 @@ from rosettaformer.judge.case import Case
 from rosettaformer.judge.catalogue.sharded import all_faults
 from rosettaformer.judge.expectation import components
 from rosettaformer.judge.expectation.mesh import OPERATIONS, Operations, answer, devices
+from rosettaformer.judge.suite import all_cases
 from rosettaformer.judge.suite.meshes import mesh_cases
 
 FIRST = (
@@ -32,6 +33,12 @@ def _differ(case: Case, whole: Collection[str] = ()) -> list[str]:
 def test_devices_compute_what_one_computes(id_: str) -> None:
     (case,) = (case.at("float64") for case in mesh_cases([Mesh(data=2, model=4)]) if case.id == id_)
     assert _differ(case) == []
+
+
+@pytest.mark.parametrize("id_", ["mixture_of_experts_vjp/softmax", "mixture_of_experts_vjp/limited", "transformer/gpt_oss"])
+def test_devices_hold_some_of_the_experts_each(id_: str) -> None:
+    (case,) = (case.at("float64") for case in all_cases(grad=True) if case.id == id_)
+    assert _differ(dataclasses.replace(case, mesh=Mesh(data=2, model=2))) == []
 
 
 @pytest.mark.conformance

@@ -14,7 +14,6 @@ from impl_jax import weights
 from impl_jax.decoding import Searcher
 from impl_jax.kernels.experts import BLOCK
 from impl_jax.programs.compiled import compiled
-from impl_jax.programs.fused import fused
 from impl_jax.training import Trainer
 from reference_numpy import TransformerConfig, decoding, parameters, preset
 from reference_numpy import experts as reference
@@ -147,12 +146,6 @@ def test_a_training_step_equals_the_reference(setting: str) -> None:
         one.train_step(None, TARGET)
     for path, array in wanted.state().items():
         close(run.state()[path], array)
-
-
-def test_a_search_in_int8_refuses_experts() -> None:
-    model = BACKEND.loaded(CONFIGS["softmax"], arrays(CONFIGS["softmax"]))
-    with pytest.raises(ValueError, match=r"int8.*4"):
-        fused(model, jnp.int8)
 
 
 def test_each_expert_starts_with_its_own_kernel_and_the_fans_of_one_expert() -> None:

@@ -37,6 +37,15 @@ LLAMA = preset(
     "llama2_7b", source_vocabulary=23, target_vocabulary=23, model_width=12, heads=6, key_value_heads=2, key_size=4, value_size=4,
     feed_forward_width=19, decoder_layers=1, padding_id=0,
 )  # fmt: skip
+EXPERTS = {"feed_forward_width": 8, "experts": 5, "experts_per_token": 2, "expert_width": 7, "padding_id": 0}
+GPT_OSS = preset(
+    "gpt_oss_20b", source_vocabulary=23, target_vocabulary=23, model_width=12, heads=6, key_value_heads=2, key_size=4, value_size=4,
+    decoder_layers=2, window=3, gate_limit=1.0, **EXPERTS,
+)  # fmt: skip
+GLM = LLAMA.replace(
+    decoder_layers=2, expert_pattern=(False, True), shared_width=6, router_scores="sigmoid", selection_bias=True, embedding_multiplier=3.0,
+    residual_multiplier=0.22, **EXPERTS,
+)  # fmt: skip
 SCALINGS: dict[str, dict[str, Any]] = {  # their frequencies depend on the longest row
     "dynamic": {"factor": 3.0},
     "longrope": {"short_factors": [1.0, 1.3], "long_factors": [1.2, 4.0], "attention_factor": 1.2},
@@ -46,6 +55,8 @@ MODELS: dict[str, tuple[TransformerConfig, Recipe]] = {
     **{name: (config, recipe.replace(microbatches=1)) for name, (config, recipe) in VARIANTS.items()},
     "parts": (UNTIED, FULL),
     "llama": (LLAMA, FULL.replace(microbatches=1)),
+    "gpt-oss": (GPT_OSS, FULL.replace(microbatches=1)),
+    "glm": (GLM, FULL.replace(microbatches=1)),
     "dynamic": (CONFIG.replace(positions="rotary", key_size=8, **DYNAMIC), FULL),
     "longrope": (LLAMA.replace(**LONGROPE), FULL.replace(microbatches=1)),
 }

@@ -70,7 +70,7 @@ def test_steps_on_two_devices_are_those_of_the_reference_and_what_is_missing_is_
 
 
 LONGEST = "frequencies of the longest row, which the second replica has"
-MODELS = ("tied", "no-dropout", "classes", "decoder-only", "llama")
+MODELS = ("tied", "no-dropout", "classes", "decoder-only", "llama", "gpt-oss", "glm")
 # actions on logical CPUs, one process each
 CHECKS = {
     **{f"ten steps of {name}": [f"steps {name}"] for name in MODELS},
@@ -81,7 +81,7 @@ CHECKS = {
     "random keep masks of every mesh": ["drawn tied 1 2 4"],
     "a state goes on on another mesh": ["continued no-dropout"],
     "layers that compute again": ["recomputed tied 0", "recomputed tied 2"],
-    "steps, compiled": ["steps tied compiled=1"],
+    "steps, compiled": ["steps tied compiled=1", "steps gpt-oss compiled=1 count=3"],
     "random keep masks, compiled": ["drawn tied 1 2 compiled=1"],
     "layers that compute again, compiled": ["recomputed tied 0 compiled=1", "recomputed tied 2 compiled=1"],
     "some components that the judge asks": ["judged 2 30", "judged 3 40 first=7"],

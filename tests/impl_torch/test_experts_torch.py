@@ -15,7 +15,6 @@ from impl_torch.decoding import Searcher
 from impl_torch.experts import MixtureOfExperts
 from impl_torch.port import components
 from impl_torch.programs import unpadding
-from impl_torch.programs.fused import fused
 from impl_torch.projection import initialise
 from impl_torch.transformer import Transformer
 from reference_numpy import TransformerConfig, experts, parameters, preset
@@ -157,11 +156,6 @@ def test_a_new_model_begins_like_the_reference_also_from_no_device(name: str) ->
             assert array.any() == found[key].any()
             if key.endswith("kernel"):
                 assert np.isclose(np.abs(found[key]).max(), np.abs(array).max(), rtol=0.5)
-
-
-def test_int8_needs_a_model_without_experts() -> None:
-    with pytest.raises(ValueError, match="experts=5"):
-        fused(Transformer(CONFIGS["mixtral"]), "int8")
 
 
 def test_the_judge_s_components_are_modules() -> None:

@@ -42,6 +42,8 @@ def folder(path: Path, family: str, seed: int = 0) -> Path:
     else:
         model = drawn(family, seed)
         sizes = {"num_attention_heads": 4, "num_key_value_heads": 2, "intermediate_size": 12, "vocab_size": 27}
+        of_experts = ("moe_intermediate_size", "shared_intermediate_size", "shared_expert_intermediate_size")
+        sizes |= {name: 8 for name in of_experts if model.settings.get(name)}
         width = {"hidden_size": 4 * model.settings["head_dim"] if family == "phi3" else 20}
         model = model._replace(settings=model.settings | sizes | width)
     made(model._replace(dtype="float32", options={}), seed).save_pretrained(path)
@@ -72,13 +74,16 @@ def assert_all_alike(backend: str, devices: int, jobs: list[Job]) -> None:
 
 
 def test_two_processes_give_the_answers_of_one(tmp_path: Path) -> None:
-    """Llama, whose frequencies depend on the longest prompt; OLMo 2, with norms over all heads; GPT-2, with biases and tied."""
+    """Llama, whose frequencies depend on the longest prompt; OLMo 2, with norms over all heads; GPT-2, with biases and tied; gpt-oss,
+    with experts, whose biases are split too.
+    """
     llama, olmo = folder(tmp_path / "a", "llama", 3), folder(tmp_path / "b", "olmo2")
-    own, both = folder(tmp_path / "c", "gpt2"), ("greedy", "sampling")
-    assert_all_alike("torch", 2, [job(llama, "data=2", ("beams", "sampling")), job(olmo, "model=2", both), job(own, "model=2", FEW)])
+    others, both = [folder(tmp_path / family, family, 3) for family in ("gpt2", "gpt_oss")], ("greedy", "sampling")
+    asked = [job(llama, "data=2", ("beams", "sampling")), job(olmo, "model=2", both), *(job(path, "model=2", FEW) for path in others)]
+    assert_all_alike("torch", 2, asked)
 
 
-FAMILIES = ["gpt2", *FIRST]
+FAMILIES = ["gpt2", *FIRST, "gpt_oss", "glm4_moe"]
 
 
 MESHES = ("model=4", "data=2,model=2", "data=4")
@@ -98,7 +103,7 @@ def test_four_processes_give_the_answers_of_one(tmp_path: Path, mesh: str, seed:
 @pytest.mark.parametrize("mesh", ["data=2,model=2", "data=1,model=4", "data=4,model=1"])
 def test_devices_of_jax_give_the_answers_of_one(tmp_path: Path, mesh: str) -> None:
     pytest.importorskip("jax")
-    asked = [job(folder(tmp_path / family, family, 3), mesh, FEW) for family in ("llama", "olmo2", "gpt2")]
+    asked = [job(folder(tmp_path / family, family, 3), mesh, FEW) for family in ("llama", "olmo2", "gpt2", "gpt_oss", "glm4_moe")]
     asked.append(job(tmp_path / "gpt2", mesh, ("beams",), PROMPTS[:1]))
     assert_all_alike("jax", 4, asked)
 

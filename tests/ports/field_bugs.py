@@ -30,14 +30,15 @@ def nothing(*given: Any) -> None:
 
 @dataclass(frozen=True)
 class Bug:
-    """A bug in a family's model. settings: entries of its config.json. source: library text -> replacement.
+    """A bug in a family's model. settings, checkpoint: entries of its config.json, and a change of its file's tensors, which reveal it.
 
-    config, weights, model: change the config, the tensors by name (given the config), the model that has them. call: changes the
-    arguments of a call, given the model and the cache of a step. logits: changes the output.
+    source: library text -> replacement. config, weights, model: change the config, the model's tensors by name (given the config), the
+    model that has them. call: changes the arguments of a call, given the model and the cache of a step. logits: changes the output.
     """
 
     family: str
     settings: Mapping[str, Any] = field(default_factory=dict)
+    checkpoint: Callable[[dict[str, Any], Any], Any] = nothing
     source: tuple[tuple[str, str], ...] = ()
     config: Callable[[Any], Any] = nothing
     weights: Callable[[dict[str, Any], Any], Any] = nothing
@@ -85,6 +86,17 @@ def wrong_groups(tensors: dict[str, Any], config: Any) -> None:
     heads, groups = config.num_attention_heads, config.num_key_value_heads
     of_kernels("q_proj.weight", lambda kernel, config: permuted(kernel, heads))(tensors, config)
     of_kernels("k_proj.weight", lambda kernel, config: permuted(kernel, heads // groups))(tensors, config)
+
+
+def ordered(order: Callable[[int], list[int]]) -> Callable[[dict[str, Any], Any], Any]:
+    """Reads the experts in another order, a function of their number."""
+    return of_kernels("experts.gate_up_proj experts.down_proj", lambda kernel, config: kernel[order(len(kernel))])
+
+
+def large_biases(tensors: dict[str, Any], config: Any) -> None:
+    """Makes selection biases large and nearly equal, and scores more so."""
+    of_kernels("e_score_correction_bias", lambda bias, config: 7 + bias / 4)(tensors, config)
+    of_kernels("mlp.gate.weight", lambda kernel, config: kernel / 64)(tensors, config)
 
 
 def by_groups(kernel: Any, config: Any) -> Any:
@@ -187,6 +199,14 @@ def over_each_head(norm: Any, x: Any, size: int) -> Any:
 NORMED = "= self.{0}_norm(self.{0}_proj(hidden_states).view(hidden_shape)).transpose(1, 2)"
 PLAIN = "= self.{0}_proj(hidden_states).view(hidden_shape).transpose(1, 2)"
 ROTATED = "query_states, key_states = apply_rotary_pos_emb(query_states, key_states, cos, sin)\n"
+# of the library's routers, experts and sinks
+CHOSEN = "router_top_value, router_indices = torch.topk(router_{}, self.top_k, dim=-1)"
+SIGMOID, SOFTMAX = "router_logits.sigmoid()", "router_logits.softmax(-1)"
+SELECTION, GATHERED = "scores + self.e_score_correction_bias", "topk_weights = scores.gather(1, topk_indices)"
+BIASED = (GATHERED, f"topk_weights = ({SELECTION}).gather(1, topk_indices)")
+MASKED = 'masked_fill(~score_mask.bool(), float("-inf"))'
+WEIGHTED, BIAS = "out * routing_weights[token_idx, top_k_pos, None]", " + self.down_proj_bias[expert_idx]"
+SINKS = "    combined_logits = torch.cat([attn_weights, sinks], dim=-1)\n"
 EACH_HEAD = "over_each_head(self.{0}_norm, self.{0}_proj(hidden_states), self.head_dim)"
 BUGS = {
     "1": Bug("phi3", {"rope_parameters": PARTIAL}, config=of("rope_parameters.partial_rotary_factor", 1.0)),
@@ -239,6 +259,8 @@ BUGS = {
     "35": Bug("qwen3", call=without_offset),
     "36": Bug("gpt2", call=from_the_cache),
     "37": Bug("gpt2", call=from_zero),
+    "38": Bug("gpt_oss", weights=of_kernels("sinks", lambda sink, config: torch.full_like(sink, -1e9))),
+    "39": Bug("gpt_oss", source=((SINKS, f"    sinks = sinks + torch.log(torch.tensor(2.0)) * (query.shape[2] < key.shape[2])\n{SINKS}"),)),
     "40": Bug("qwen3", source=(("self.scaling = self.head_dim**-0.5", "self.scaling = self.head_dim**-1.0"),)),
     "43": Bug("gemma2", config=of("attn_logit_softcapping", None)),
     "44": Bug(
@@ -255,8 +277,41 @@ BUGS = {
     "50": Bug("llama", weights=exchanged),
     "51": Bug("phi3", weights=of_kernels("gate_up_proj.weight", lambda kernel, config: torch.cat([kernel[::2], kernel[1::2]]))),
     "52": Bug("gemma", config=of("hidden_act", "gelu")),
+    "53": Bug("qwen3_moe", config=of("norm_topk_prob", False)),
+    "54": Bug(
+        "qwen2_moe",
+        source=((CHOSEN.format("probs"), f"{CHOSEN.format('logits')}\n        router_top_value = router_top_value.softmax(-1)"),),
+    ),
+    "55": Bug("glm4_moe", source=((SIGMOID, SOFTMAX), BIASED)),
+    "56": Bug("glm4_moe", source=((" * self.routed_scaling_factor", ""),)),
     "60": Bug("llama", model=in_tf32),
     "61": Bug("llama", logits=lambda logits: logits.bfloat16().to(logits.dtype)),
+    "63": Bug(
+        "gpt_oss",
+        source=(
+            ("F.linear(hidden_states, self.weight, self.bias)", "F.linear(hidden_states, self.weight)"),
+            ("functional.softmax(router_top_value, dim=1, dtype=router_top_value.dtype)",
+             "functional.softmax(router_logits, dim=1).gather(1, router_indices)"),
+        ),
+    ),
+    "64": Bug("qwen2_moe", weights=ordered(lambda count: sorted(range(count), key=str))),
+    "65": Bug("gpt_oss", source=((f"{BIAS}\n", "\n"), (WEIGHTED, f"{WEIGHTED}{BIAS}"))),
+    "67": Bug("glm4_moe", checkpoint=large_biases, source=((SELECTION, f"{SELECTION}.bfloat16()"),)),
+    "70": Bug("glm4_moe", source=((MASKED, MASKED.replace('float("-inf")', "0.0")),)),
+    "71": Bug("glm4_moe", source=((SELECTION, "scores"),)),
+    "72": Bug("glm4_moe", source=(BIASED,)),
+    "76": Bug("glm4_moe", source=((SIGMOID, SOFTMAX), (SELECTION, "scores"), (f"scores_for_choice.{MASKED}", "scores"))),
+    "77": Bug("qwen2_moe", config=of("norm_topk_prob", True)),
+    "79": Bug("gpt_oss", config=lambda config: of("num_experts_per_tok", config.num_local_experts)(config)),
+    "80": Bug(
+        "mixtral",
+        source=(
+            ("router_logits = F.linear(hidden_states, self.weight)",
+             "router_logits = F.linear(hidden_states, self.weight)\n"
+             "        router_logits = router_logits.bfloat16().to(router_logits.dtype) if len(router_logits) > 8 else router_logits"),
+        ),
+    ),
+    "83": Bug("gpt_oss", source=((SINKS, f"    sinks = sinks - 1e9 * (module.sliding_window is not None)\n{SINKS}"),)),
 }  # fmt: skip
 
 
@@ -281,19 +336,22 @@ def class_of(config: Any, bug: Bug | None) -> Any:
 
 def model_of(config: Any, tensors: Mapping[str, Any] | None, dtype: Any, bug: Bug | None) -> Any:
     """Returns the model of these tensors, or freshly initialized, with the bug."""
-    tensors, kind = None if tensors is None else dict(tensors), class_of(config, bug)
+    kind = class_of(config, bug)
     if bug:
         bug.config(config)
-    config._attn_implementation = "eager"
-    model = kind._from_config(config, dtype=dtype)
-    state = model.state_dict() if tensors is None else tensors
+    options = {"dtype": dtype, "attn_implementation": "eager"}
+    if hasattr(config, "num_experts_per_tok"):
+        options["experts_implementation"] = "eager"
+    if tensors is None:
+        model = kind._from_config(config, **options)
+    else:
+        model, left = kind.from_pretrained(None, config=config, state_dict=dict(tensors), output_loading_info=True, **options)
+        if left["missing_keys"] or left["unexpected_keys"]:
+            raise ValueError(f"the tensors must be the model's; {left}")
     if bug:
+        state = {name: tensor.clone() for name, tensor in model.state_dict().items()}
         bug.weights(state, config)
-    left = model.load_state_dict(state, strict=False)
-    if left.unexpected_keys or [name for name in left.missing_keys if name != "lm_head.weight"]:
-        raise ValueError(f"the tensors must be the model's; {left}")
-    model.tie_weights()
-    if bug:
+        model.load_state_dict(state)
         bug.model(model)
     return model.eval()
 

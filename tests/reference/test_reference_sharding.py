@@ -56,6 +56,24 @@ def test_what_a_layer_of_llama_is_split_over() -> None:
     assert found["target_embedding.table"] == ("model", "data") and found["logits.kernel"] == ("data", "model")
 
 
+def test_experts_are_split_and_their_routers_are_whole() -> None:
+    config = preset("gpt_oss_20b", selection_bias=True, shared_width=6)
+    layer = "decoder.layers.0.feed_forward."
+    found = {name.removeprefix(layer): split for name, split in splits(config, Mesh(data=4, model=2)).items()}
+    expected: dict[str, Any] = {
+        "router.kernel": ("data", None),
+        "router.bias": ("data",),
+        "router.selection_bias": ("data",),
+        "experts.gate.kernel": ("model", "data", None),
+        "experts.gate.bias": (("model", "data"), None),
+        "experts.output.kernel": ("model", None, "data"),
+        "experts.output.bias": ("model", "data"),
+        "shared.hidden.kernel": ("data", "model"),
+        "shared.output.bias": ("data",),
+    }
+    assert {name: found[name] for name in expected} == expected
+
+
 def test_groups_that_model_does_not_divide_stay_whole() -> None:
     found = splits(LLAMA, Mesh(model=16))
     assert found["decoder.layers.0.self_attention.key.kernel"] == (None, None, None)
@@ -65,6 +83,9 @@ def test_groups_that_model_does_not_divide_stay_whole() -> None:
 def test_all_axes_that_do_not_divide_are_named_at_once() -> None:
     with pytest.raises(ValueError, match=r"heads.*h=32, model=3.*feed-forward.*f=14336.*g=8"):
         check(LLAMA, Mesh(model=3))
+    few = LLAMA.replace(experts=6, experts_per_token=2, expert_width=3, shared_width=5, feed_forward_width=3)
+    with pytest.raises(ValueError, match=r"shared.*w=5, model=4; experts.*x=6, model=4"):
+        check(few, Mesh(model=4))
 
 
 @pytest.mark.parametrize(
@@ -76,7 +97,7 @@ def test_every_parameter_of_every_preset_has_a_place_for_each_axis(name: str, me
     try:
         found = splits(config, mesh)
     except ValueError:
-        assert config.experts or any(config.sizes[letter] % mesh.model for letter in "hfg")
+        assert any(config.sizes[letter] % mesh.model for letter in "hfgx")
         return
     shapes, axes = parameters.shapes(config), parameters.axes(config)
     assert found.keys() == axes.keys()

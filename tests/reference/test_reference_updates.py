@@ -44,7 +44,7 @@ def test_clip_by_hand(limit: float, factor: float, dtype: Any) -> None:
 
 
 def test_the_recipe_of_the_paper_goes_through_json_and_names_every_problem() -> None:
-    assert dataclasses.astuple(PAPER) == (0.1, 4000, 0.9, 0.98, 1e-9, 0.0, None, 1)
+    assert dataclasses.astuple(PAPER) == (0.1, 4000, 0.9, 0.98, 1e-9, 0.0, None, 1, 0.0, 0.0)
     with pytest.raises(dataclasses.FrozenInstanceError):
         PAPER.smoothing = 0.2  # type: ignore[misc]
     recipe = PAPER.replace(clip_norm=1.5, microbatches=4)
@@ -67,6 +67,8 @@ BAD_FIELDS = {
     "beta_2": ((1.0, math.inf), "at least 0 and less than 1"),
     "epsilon": ((0, -1e-9, math.inf), "greater than 0"),
     "weight_decay": ((-0.1, math.nan), "at least 0"),
+    "router_aux_weight": ((-0.1, math.inf), "at least 0"),
+    "router_z_weight": ((-1, None), "at least 0"),
     "clip_norm": ((0, -1.0, "1", math.inf), "greater than 0, or None"),
     "microbatches": ((0, 2.0, None), "least 1"),
 }

@@ -18,6 +18,8 @@ _SMALL = {
     "feed_forward_width": 12,
 }  # fmt: skip
 _GROUPED = _SMALL | {"key_value_heads": 1, "decoder_layers": 2}
+_EXPERTS = {"experts": 5, "experts_per_token": 2, "expert_width": 6}
+_CLIPPED = {"activation": "gelu_sigmoid", "gate_limit": 0.5, "hidden_offset": 1.0, "feed_forward_bias": True, "attention_sinks": "all"}
 _SCALED = {"kind": "longrope", "original_length": 6, "short_factors": (1.0, 1.3), "long_factors": (2.0, 5.0), "attention_factor": 1.1}
 MODELS: Mapping[str, TransformerConfig] = MappingProxyType(
     {
@@ -27,6 +29,8 @@ MODELS: Mapping[str, TransformerConfig] = MappingProxyType(
         "llama": preset("llama31_8b", **_GROUPED),
         "gemma3": preset("gemma3_1b", **_GROUPED, window=3, layer_pattern=("local", "global")),
         "phi3": preset("llama2_7b", **_GROUPED, rotary_scaling=RotaryScaling(**_SCALED)),
+        "mixtral": preset("llama2_7b", **_GROUPED, **_EXPERTS),
+        "gpt_oss": preset("llama2_7b", **_GROUPED, **_EXPERTS, **_CLIPPED, router_scores="chosen_softmax", router_bias=True),
         "opt": preset("gpt2_small", **_SMALL, decoder_layers=1, max_positions=32, position_offset=2, position_start="row"),
     }
 )

@@ -44,6 +44,15 @@ MODELS = {
     "olmo2": preset("llama2_7b", **SIZES | ALONE | {"norm_placement": "after", "query_key_norm": "width", "norm_cast_before_scale": False}),
     "gemma": preset("gemma2_2b", **SIZES | ALONE | {"score_scale": 0.45, "score_cap": 2.0, "logit_cap": 3.0, "window": 3}),
 }  # fmt: skip
+OF_EXPERTS: dict[str, Any] = SIZES | ALONE | {"experts": 8, "experts_per_token": 3, "expert_width": 5}
+MODELS |= {
+    "mixtral": preset("mixtral_8x7b", **OF_EXPERTS),
+    "gpt_oss": preset("gpt_oss_20b", **OF_EXPERTS | {"window": 3, "gate_limit": 1.0}),
+    "glm": preset("llama2_7b", **OF_EXPERTS | {"decoder_layers": 2, "expert_pattern": (False, True), "shared_width": 8}).replace(
+        router_scores="sigmoid", selection_bias=True, router_groups=4, router_groups_kept=2, router_group_score="best_two"),
+    "granite": preset("llama2_7b", **OF_EXPERTS | {"router_scores": "chosen_softmax", "shared_width": 8, "shared_gate": True}).replace(
+        embedding_multiplier=3.0, residual_multiplier=0.22, attention_sinks="all"),
+}  # fmt: skip
 MODELS["even"] = MODELS["untied"].replace(source_vocabulary=40, target_vocabulary=48, **RATES)
 # an epsilon that is large compared to the rounding left in a zero gradient, such as that of a key bias
 RECIPE = PAPER.replace(warmup=20, epsilon=1e-3, weight_decay=0.1, clip_norm=0.5)

@@ -178,6 +178,7 @@ def _() -> None:
     np.testing.assert_allclose(place.whole("table", found), wanted, atol=1e-4)
 
 
+check("experts, sinks and biases in parts: ten steps of gpt-oss", "gpt_oss", "data=2,model=2")(trains)
 for _place, _model in enumerate(MODELS):
     for _index, _mesh in enumerate(MESHES):
         for _axes in AXES:
@@ -250,6 +251,17 @@ def _() -> None:
         assert "decoding needs Auto axes" in str(error)
     else:
         raise AssertionError("nothing was refused")
+
+
+@later("experts in parts: steps of training and of decoding, outputs and gradients")
+def _() -> None:
+    for model in ("mixtral", "gpt_oss", "glm", "granite"):
+        config, mesh = MODELS[model], "data=2,model=2"
+        for axes in AXES:
+            trains(model, mesh, axes, steps=2)
+            answers("mixture_of_experts_vjp", config, mesh, axes, **random({"x_btd": (5, 6, 16)}))
+        answers("decode_in_steps", config, mesh, target=batch(config)[1], memory_bsd=None, splits=(2, 3, 1))
+        answers("states", config, mesh, source=None, target=batch(config)[1])
 
 
 @later("losses and their gradients, Explicit", "Explicit")

@@ -52,7 +52,8 @@ def found_by(backend: str, job: Job) -> dict[str, Any]:
     token_bt = np.array([[0] * (width - len(prompt)) + prompt for prompt in prompts])
     mask_bt = np.arange(width) >= width - np.array([[len(prompt)] for prompt in prompts])
     logits_bv, cache = model.read(token_bt, mask_bt, model.start(len(prompts), width + 1))
-    shapes = [_shape(kept) for layer in cache["layers"] for kept in layer["self_attention"]]
+    layers = cache["layers"] if isinstance(cache, dict) else cache.layers
+    shapes = [_shape(kept) for layer in layers for kept in layer["self_attention"]]
     more_bv, _ = model.read(token_bt[:, :1] + 1, mask_bt[:, -1:], model.reorder(cache, np.arange(len(prompts))[::-1]))
     found = {"answers": said, "logits": [logits_bv.tolist(), more_bv.tolist()], "speaks": model.speaks}
     held = sum(math.prod(shape[1:]) for shape in shapes)

@@ -150,7 +150,7 @@ def _transformers(side: Side) -> tuple[Any, Mapping[str, str]]:
         raise ValueError(f"{side.text} has a config that transformers cannot read: {error}") from error
     named = getattr(transformers, (config.architectures or ["AutoModel"])[0], transformers.AutoModel)
     kind = transformers.AutoModel if side.component == "backbone" else named
-    options = {"attn_implementation": "eager", "dtype": "float32", **side.settings}
+    options = {"attn_implementation": "eager", "experts_implementation": "eager", "dtype": "float32", **side.settings}
     return lambda: kind.from_pretrained(side.path, **options), _random_inputs(config)
 
 

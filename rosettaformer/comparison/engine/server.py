@@ -140,6 +140,18 @@ class Server(server.Server):
             raise ValueError("two calls with the same inputs differ; disable dropout and other random or stateful parts")
         return calls, self._narrow if dtype == DTYPES[1] else ""
 
+    def shaken(self, runs: int, size: float) -> list[list[np.ndarray]]:
+        """Returns the outputs of several runs in float32, each with other weights, which differ by this relative size at most."""
+        held, found = self.model.values(), []
+        for seed in range(runs):
+            rng = np.random.default_rng([seed, 3])
+            self.model.load(
+                {name: (array * (1 + size * rng.uniform(-1, 1, array.shape))).astype(np.float32) for name, array in held.items()}
+            )
+            found.append(next(call.outputs for call in reversed(self.model.run(self._inputs, DTYPES[0])) if not call.path))
+        self.model.load(held)
+        return found
+
     def _dtype(self, dtype: str) -> str:
         """Returns the dtype that the model runs in when this one is requested."""
         return DTYPES[0] if self._narrow else dtype

@@ -14,7 +14,7 @@ from ..matching import relations
 from ..matching.relations import Relation
 from . import known_parts, layer_functions, settings
 from .layer_rows import LayerRow, Rows
-from .recorded_calls import WHOLE
+from .recorded_calls import NOTHING, WHOLE
 
 PROJECTS = ("dense", "convolution", "rms_norm", "layer_norm", "batch_norm")  # layers that feed attention and feed-forward networks
 SAME_WEIGHTS = "the weights are equal, but the layers compute something else with them"
@@ -62,7 +62,7 @@ class Explanations:
                 return {"what": "layer", "left": row.left, "right": row.right, "call": row.call, "also": also,
                         "units": found.units, "settings": row.settings,
                         "note": found.note or row.note}  # fmt: skip
-            before = row
+            before = row if row.free.verdict != NOTHING.verdict else before
         return self._between(before, None) if self._rows.whole.free.verdict == "differs" else None
 
     def _made_good(self, row: LayerRow, leaves: Sequence[LayerRow]) -> bool:

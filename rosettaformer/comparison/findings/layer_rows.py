@@ -65,14 +65,16 @@ class Rows:
     """The compared outputs and layers of two models.
 
     outputs: their differences, and the transposition of each. agree: whether all agree in float32.
-    layers: the rows, in the left's execution order. whole: the row of the models themselves.
-    hidden: rows with a different epsilon that rounding hides in the outputs.
+    undecided: whether near ties decide some of their numbers. layers: the rows, in the left's
+    execution order. whole: the row of the models themselves. hidden: rows with a different epsilon
+    that rounding hides in the outputs.
     """
 
     def __init__(self, calls: Calls, table: Sequence[Pair], explaining: Explaining) -> None:
         self.calls, self.table, self._explaining = calls, table, explaining
         self._failed: Failed | None = None
-        self.outputs = calls.judged_outputs()
+        self.outputs = calls.but_for_jumps(calls.judged_outputs())
+        self.undecided = any(one.jumps for one, _ in self.outputs)
         self.agree = all(one.verdict != "differs" for one, _ in self.outputs)
         rows = [explaining(f"layer {key[0]}", self._row, key) for key in calls.by_key[0]["float32"]]
         free, (given, gives) = worst([one for one, _ in self.outputs]), self._told(WHOLE, WHOLE)
@@ -164,7 +166,7 @@ class Rows:
         if failed := next((text for text in (*narrow, *wide) if isinstance(text, str)), ""):
             row.note = row.note or f"cannot run on the other side's input: {failed}"
             return []
-        if self.calls.networks[0].kind(row.left) == "attention":
+        if self.calls.networks[0].kind(row.left) == "attention" or 1 in map(len, narrow):
             narrow, wide = [several[:1] for several in narrow], [several[:1] for several in wide]
         if len({len(several) for several in (*narrow, *wide)}) != 1:
             return []

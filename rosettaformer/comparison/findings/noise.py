@@ -31,6 +31,7 @@ class Difference:
     wide: float | None = None
     note: str = ""
     shapes: bool = False  # whether the shapes differ
+    jumps: int | None = None  # how many numbers near ties decide
 
     def plain(self) -> dict[str, Any]:
         return {name: value for name, value in vars(self).items() if value is not None and value is not False and value != ""}

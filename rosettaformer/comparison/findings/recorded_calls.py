@@ -9,15 +9,18 @@ from typing import Any
 import numpy as np
 
 from ...judge.compare import HIGHEST
+from ...judge.expectation.tolerance import MAX_FACTOR, ulp
 from .. import axes, words
-from ..engine.process import Process
+from ..engine.process import Process, every
 from ..matching import layouts
 from ..matching.layer_matching import Network
-from .noise import Difference, difference
+from .noise import SAME, Difference, difference
 
 NOTHING = Difference("not comparable")
 WHOLE = ("", 0)  # the call of the whole model
 DTYPES = ("float32", "float64")
+SHAKES, SHAKEN = 8, 2.0**-22  # runs with changed weights, and their relative change: larger than rounding in float32
+Judged = tuple[Difference, Sequence[int] | None]  # with the transposition of the right's output, or None
 Key = tuple[str, int]  # the path of a layer and the number of its call
 
 
@@ -72,7 +75,10 @@ class Calls:
             return [Difference("not comparable", note=f"{len(found[0][0])} arrays on the left, {len(found[0][1])} on the right")]
         pairs = zip(DTYPES, found, strict=True)
         arrays = [self.activated(left[0], right[0], dtype, both) if what == "outputs" else both for dtype, both in pairs]
-        return [self.difference(*four) for four in zip(*arrays[0], *arrays[1], strict=True)]
+        judged = [self.difference(*four) for four in zip(*arrays[0], *arrays[1], strict=True)]
+        if self.networks[0].kind(left[0]) == "experts":  # one side returns the output of each, the other the chosen ones' sum
+            judged = [dataclasses.replace(NOTHING, note=one.note) if one.shapes else one for one in judged]
+        return judged
 
     def difference(self, left: np.ndarray, right: np.ndarray, left_wide: np.ndarray, right_wide: np.ndarray) -> Difference:
         pairs = [*zip(left.shape, right.shape, strict=False)]  # one side may compute once for the whole batch
@@ -93,7 +99,7 @@ class Calls:
         active = self.sides[1 - plain].call("activate", (left, right)[1 - plain], arrays[plain], dtype)
         return [active if which == plain and active is not None else several for which, several in enumerate(arrays)]
 
-    def judged_outputs(self) -> list[tuple[Difference, Sequence[int] | None]]:
+    def judged_outputs(self) -> list[Judged]:
         """Returns the differences of the models' outputs and the transposition of the right, or
         None.
 
@@ -109,6 +115,28 @@ class Calls:
             (Difference("differs", HIGHEST, 0.0, HIGHEST, None, one.note) if order and one.verdict == NOTHING.verdict else one, order)
             for one, order in zip(rows, self._orders, strict=True)
         ]
+
+    def but_for_jumps(self, found: Sequence[Judged]) -> list[Judged]:
+        """Returns the differences of the outputs, of which those that rounding causes are `rounding`.
+
+        Rounding decides near ties, such as a router's. So numbers that jump if the weights change by
+        SHAKEN have a noise of their own: the largest change.
+        """
+        if not any(one.verdict == "differs" and one.noise and not order for one, order in found):
+            return [*found]
+        arrays, spreads = [], []
+        for call, runs in zip(self.pair(WHOLE, WHOLE), every(self.sides, "shaken", SHAKES, SHAKEN), strict=True):
+            arrays.append(self.common(call, "outputs"))
+            others = [self.common({**call, "outputs": outputs}, "outputs") for outputs in runs]
+            spreads.append([np.max([np.abs(other[n] - own) for other in others], axis=0) for n, own in enumerate(arrays[-1])])
+        judged = [
+            (_but_for_jumps(one, arrays[0][left], arrays[1][right], spreads[0][left], spreads[1][right]), order)
+            if one.verdict == "differs" and one.noise and not order
+            else (one, order)
+            for (one, order), (left, right) in zip(found, self.outputs, strict=True)
+        ]
+        self.notes += [words.jumps(one.jumps) for one, _ in judged if one.jumps]
+        return judged
 
     @functools.cached_property
     def _orders(self) -> list[Sequence[int] | None]:
@@ -153,6 +181,15 @@ class Calls:
             ]
             for own, arrays, call in zip(cotangents, several, calls, strict=True)
         ]
+
+
+def _but_for_jumps(one: Difference, left: np.ndarray, right: np.ndarray, of_left: np.ndarray, of_right: np.ndarray) -> Difference:
+    noise = np.maximum(np.maximum(of_left, of_right.reshape(left.shape)), one.noise)
+    error = np.abs(left - right.reshape(left.shape))
+    jumps = int((noise > SAME * one.noise).sum())
+    if not jumps or (error > MAX_FACTOR * noise + ulp(float(np.abs(left).max()), "float32")).any():
+        return one
+    return dataclasses.replace(one, verdict="rounding", units=float((error / noise).max()), wide=None, jumps=jumps)
 
 
 def _alike(several: Sequence[Sequence[np.ndarray]], like: Callable[[Sequence[int], Sequence[int]], bool]) -> list[tuple[int, int]]:

@@ -57,6 +57,20 @@ def parts(one: Network, other: Network, found: Mapping[str, Sequence[str]]) -> P
     return result
 
 
+def gated(one: Network, other: Network) -> Parts:
+    """Returns gate and hidden layer as parts of one side's fused experts, if the other's are apart. The gate is first."""
+    apart = any(variable["role"] == "gate.kernel" for path in other.variables for variable in other.variables[path])
+    result: Parts = {}
+    for path, several in one.variables.items():
+        fused = one.kind(path) == "experts" and all(variable["role"] != "gate.kernel" for variable in several)
+        for variable in several if apart and fused else ():
+            axis = _outputs(variable)
+            if axis is not None and variable["role"].startswith("hidden."):
+                name, half = variable["name"], variable["shape"][axis] // 2
+                result[name] = [(f"{name}[gate]", path, axis, 0, half), (f"{name}[hidden]", path, axis, half, 2 * half)]
+    return result
+
+
 def aligned(left: Network, right: Network, lost: Sequence[str], spare: Sequence[str]) -> list[tuple[str, str, tuple[Parts, Parts]]]:
     """Returns pairs of position tables with different lengths or offsets, and their common rows."""
 
@@ -120,7 +134,9 @@ def split(network: Network, several: Parts) -> None:
         for variable in whole:
             for name, layer, axis, start, stop in several[variable["name"]]:
                 shape = [stop - start if index == axis else size for index, size in enumerate(variable["shape"])]
-                network.variables.setdefault(layer, []).append(variable | {"name": name, "layer": layer, "shape": tuple(shape)})
+                role = variable["role"] if layer != path else f"{name.rpartition('[')[2][:-1]}.{variable['role'].rpartition('.')[2]}"
+                own_part = variable | {"name": name, "layer": layer, "shape": tuple(shape), "role": role}
+                network.variables.setdefault(layer, []).append(own_part)
                 network.layers.setdefault(layer, network.layers[path] | {"path": layer})
                 network.words[layer] = network.words[path]
         if whole:

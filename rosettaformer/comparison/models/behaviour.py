@@ -1,8 +1,8 @@
 """Recognizes dense layers, norms and tables by their behavior, whatever their class is called.
 
-A layer with a kernel is dense if its output is linear in its input; a layer with one or two vectors
-is a norm if its output is the normalized input times one of them; a layer that outputs rows of a
-matrix is a table.
+A layer with a kernel is dense if its first output is linear in its input, as a router's is; a layer
+with one or two vectors is a norm if its output is the normalized input times one of them; a layer
+that outputs rows of a matrix is a table. Experts are recognized by the sizes of their kernels.
 """
 
 import itertools
@@ -57,7 +57,7 @@ def learn(
         if known or not own or layer.path not in first:
             continue
         call = first[layer.path]
-        if len(call.outputs) != 1 or not call.inputs:
+        if not call.outputs or not call.inputs:
             continue
         held = {one.name: values[one.name] for one in own if one.trainable}
         found = explaining(f"kind of {layer.path}", _found, call, held, activate)
@@ -85,7 +85,7 @@ def same(one: Sequence[np.ndarray], other: Sequence[np.ndarray]) -> bool:
 
 def _found(call: LayerCall, own: Arrays, activate: Activate) -> Found | None:
     with np.errstate(all="ignore"):
-        found = (kind(call, own, activate) for kind in (_table, _norm, _dense))
+        found = (kind(call, own, activate) for kind in (_table, _norm, _dense, _experts))
         return next(filter(None, found), None)
 
 
@@ -159,6 +159,30 @@ def _dense(call: LayerCall, own: Arrays, activate: Activate) -> Found | None:
             roles = {name: ("kernel", axes)} | {bias: ("bias", " ".join(outer[-own[bias].ndim :])) for bias in biases}
             return Found("dense", roles, {"bias": bool(biases)} | ({"activation": "linear"} if active is None else {}))
     return None
+
+
+def _experts(call: LayerCall, own: Arrays, activate: Activate) -> Found | None:
+    """Kernels of e experts: of a gate and a hidden layer, fused or apart, and of an output back to the width of x."""
+    width, shapes = call.inputs[0].shape[-1:], {name: array.shape for name, array in own.items() if array.ndim == 3}
+    if not width or any(shape[1:].count(width[0]) != 1 for shape in shapes.values()) or len(shapes) not in (2, 3):
+        return None
+    place = {name: shape.index(width[0], 1) for name, shape in shapes.items()}
+    size = {name: shape[3 - place[name]] for name, shape in shapes.items()}
+    alone = {name: [*place.values()].count(place[name]) == 1 for name in shapes}
+    if len(shapes) == 3:
+        kernels, parts = sorted(shapes, key=lambda name: (alone[name], "gate" not in name)), ["gate", "hidden", "output"]
+    else:
+        kernels, parts = sorted(shapes, key=lambda name: -size[name]), ["hidden", "output"]
+    if not (alone[kernels[2]] if len(shapes) == 3 else size[kernels[0]] == 2 * size[kernels[1]]):
+        return None
+    roles = {}
+    for name, part in zip(kernels, parts, strict=True):
+        of_width, other = ("o", "i") if part == "output" else ("i", "o")
+        roles[name] = (f"{part}.kernel", " ".join(["e", *((of_width, other) if place[name] == 1 else (other, of_width))]))
+        outputs = size[name] if of_width == "i" else width[0]
+        free = [bias for bias, array in own.items() if array.shape == (shapes[name][0], outputs) and bias not in roles]
+        roles |= dict.fromkeys(free[:1], (f"{part}.bias", "e o"))
+    return Found("experts", roles)
 
 
 def _contracted(x: np.ndarray, kernel: np.ndarray) -> Iterator[tuple[tuple[int, ...], np.ndarray]]:

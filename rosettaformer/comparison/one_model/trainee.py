@@ -69,10 +69,10 @@ class Server(server.Server):
         return Row(self._name, mode, compiles=mode == "compiled", start=start, read=_read)
 
     def _pass(self, case: Case, mode: str) -> Call:
-        """Builds the model and returns its forward pass; transformers uses its default attention."""
+        """Builds the model and returns its forward pass; transformers uses its defaults."""
         if self._folder:
-            attention = {} if case.component == "states" else {"attn_implementation": None}
-            return Library(self._folder, **attention).timed(case, mode == "compiled")
+            usual = {} if case.component == "states" else dict.fromkeys(("attn_implementation", "experts_implementation"))
+            return Library(self._folder, **usual).timed(case, mode == "compiled")
         if self._port is None:
             return functools.partial(components.answer, case)
         prepared: Call = self._port.adapter.prepared(dataclasses.replace(case, mode=mode))

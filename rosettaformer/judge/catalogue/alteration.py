@@ -8,6 +8,7 @@ model.
 import contextlib
 import dataclasses
 import functools
+import itertools
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -19,38 +20,38 @@ from ..case import Case
 from ..expectation import calls, components
 from ..expectation.components import COMPONENTS
 from ..expectation.patching import Replaces, patched, signature
-from ..expectation.paths import Paths
+from ..expectation.paths import KINDS, Paths
 
-LAST = "last"
 SUBLAYERS = {"layers.self_attention": "self_attention", "layers.cross_attention": "cross_attention", "layers.network": "feed_forward"}
 
 
 @dataclass(frozen=True)
 class Site:
-    """One call of a reference function: the calling component's path and the number of layers per
-    stack.
+    """One call of a reference function: the calling component's path and the names of the layers of
+    each stack.
 
     For functions in `layers` that take a sub-layer's name, the path ends in that name.
     """
 
     path: str
-    layers: tuple[tuple[str, int], ...] = ()
+    layers: tuple[tuple[str, tuple[tuple[str, ...], ...]], ...] = ()
 
     @property
-    def last(self) -> str:
-        """The path with the index of a stack's last layer written as `last`."""
-        parts = self.path.split(".")
-        for stack, count in self.layers:
-            index = len(stack.split(".")) * bool(stack) + 1
-            if self.path.startswith(f"{stack}.layers." if stack else "layers.") and parts[index] == str(count - 1):
-                parts[index] = LAST
-        return ".".join(parts)
+    def paths(self) -> list[str]:
+        """The path, then the path with each name of its layer (`last`, `local`) for the index."""
+        found = [self.path]
+        for stack, layers in self.layers:
+            before = f"{stack}.layers." if stack else "layers."
+            if self.path.startswith(before):
+                index, dot, rest = self.path.removeprefix(before).partition(".")
+                found += [f"{before}{name}{dot}{rest}" for name in layers[int(index)]]
+        return found
 
 
 @dataclass(frozen=True)
 class Place:
-    """A part of a model, such as `encoder`, `decoder.layers.*.cross_attention` or
-    `decoder.layers.last`.
+    """A part of a model, such as `encoder`, `decoder.layers.*.cross_attention`,
+    `decoder.layers.last` or `decoder.layers.local`.
 
     `**` matches any prefix of a path; the empty pattern is the whole model.
     """
@@ -60,6 +61,11 @@ class Place:
     def holds(self, site: Site) -> bool:
         """Returns whether the call site is in this part."""
         return _held(self.pattern, site)
+
+    @property
+    def of_kind(self) -> bool:
+        """Whether it contains the layers of a kind, such as those with a window."""
+        return _named(self.pattern.split(".")) in KINDS
 
     def __str__(self) -> str:
         return self.pattern.replace("**.", "every ")
@@ -119,25 +125,31 @@ def places(sites: Iterable[Iterable[Site]]) -> list[Place]:
 
 def _patterns(one: Site) -> Iterator[str]:
     """Yields the patterns of all places that contain the site."""
-    for path in (one.path, one.last):
+    for path in one.paths:
         parts = path.split(".")
         for end in range(1, len(parts) + 1):
             prefix = parts[:end]
             yield ".".join(prefix)
             yield ".".join("*" if index and prefix[index - 1] == "layers" else part for index, part in enumerate(prefix))
-            if not prefix[-1].isdigit() and prefix[-1] not in ("layers", LAST):
+            if prefix[-1] != "layers" and prefix[-2:-1] != ["layers"]:
                 yield f"**.{prefix[-1]}"
 
 
 @functools.cache
 def _held(pattern: str, site: Site) -> bool:
-    return any(_within(pattern.split("."), path.split(".")) for path in {site.path, site.last})
+    return any(_within(pattern.split("."), path.split(".")) for path in site.paths)
 
 
 def _width(pattern: str) -> tuple[int, bool, int, bool]:
     """The sort key of a pattern; patterns that match more come first."""
     parts = pattern.split(".")
-    return (len(parts) - (parts[0] == "**"), parts[0] == "**", -parts.count("*"), LAST in parts)
+    return (len(parts) - (parts[0] == "**"), parts[0] == "**", -parts.count("*"), bool(_named(parts)))
+
+
+def _named(parts: list[str]) -> str:
+    """The name by which a pattern selects layers; empty if it has none or an index."""
+    names = (part for before, part in itertools.pairwise(parts) if before == "layers" and part != "*" and not part.isdigit())
+    return next(names, "")
 
 
 def _within(pattern: list[str], path: list[str]) -> bool:

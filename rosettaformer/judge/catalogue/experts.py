@@ -6,7 +6,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from reference_numpy import TransformerConfig, experts
+from reference_numpy import TransformerConfig, experts, softmax
 from reference_numpy.values import Heads
 
 from ..expectation.patching import patched
@@ -28,10 +28,9 @@ def _with(config: Config, changes: Mapping[str, Callable[[Config], Any]]) -> Con
         return config
 
 
-def _among(field: str, *values: Any) -> dict[str, Callable[[Config], Any]]:
-    """Exchanges two values of a field."""
-    other = dict(zip(values, values[::-1], strict=True))
-    return {field: lambda config: other.get(getattr(config, field), getattr(config, field))}
+def _instead(field: str, value: Any, of: Any) -> dict[str, Callable[[Config], Any]]:
+    """Replaces one value of a field by another."""
+    return {field: lambda config: value if getattr(config, field) == of else getattr(config, field)}
 
 
 def _without(name: str) -> Callable[[Any], Any]:
@@ -122,26 +121,41 @@ def _half_gate(original: Callable, gate_btf: Array, linear_btf: Array, gate: Any
     return (gate_btf if gate.limit is None else np.maximum(gate_btf, gate_btf.dtype.type(-gate.limit))), linear_btf
 
 
+def _of_probabilities(original: Callable, logits_lbtx: Array, *rest: Any, **options: Any) -> Array:
+    return original(softmax.softmax(logits_lbtx), *rest, **options)
+
+
+def _of_probabilities_vjp(original: Callable, logits_lbtx: Array, *rest: Any, **options: Any) -> dict[str, Array]:
+    g_lbtx = original(softmax.softmax(logits_lbtx), *rest, **options)["logits_lbtx"]
+    return {"logits_lbtx": softmax.softmax_vjp(logits_lbtx, cotangent=g_lbtx)["logits"]}
+
+
 ALTERED: Altered = {
-    "MOE1": _config(WEIGHTS, router_normalize=lambda config: False),
+    "MOE1": _config(ROUTER, router_normalize=lambda config: False),
     "MOE2": {LOGITS: on_arguments(parameters=_without("bias"))},
     "MOE3": _experts(lambda count: sorted(range(count), key=str)),
     "MOE4": {"experts.weighted": _bias_unweighted},
     "MOE5": {"experts.choice_scores": on_arguments(parameters=_rounded_selection)},
     "MOE6": {ROUTER: _bias_in_weights},
     "MOE7": {"experts.choice_scores": on_arguments(parameters=_without("selection_bias"))},
-    "MOE8": _config(CHOICE, **_among("router_group_mask", "zero", "minus_infinity")),
-    "MOE9": _config(CHOICE, **_among("router_group_score", "best", "best_two")),
-    "MOE10": _config(ROUTER, **_among("router_scores", "softmax", "sigmoid")),
-    "MOE11": _config("experts.weighted", **_among("expert_weighted", "output", "input")),
+    "MOE8": _config(CHOICE, **_instead("router_group_mask", "zero", of="minus_infinity")),
+    "MOE9": _config(CHOICE, **_instead("router_group_score", "best", of="best_two")),
+    "MOE10": _config(ROUTER, **_instead("router_scores", "softmax", of="sigmoid")),
+    "MOE11": _config("experts.weighted", **_instead("expert_weighted", "output", of="input")),
     "MOE12": _config(
         CHOICE, experts_per_token=lambda config: config.experts, router_groups=lambda config: 1, router_groups_kept=lambda config: 1
     ),
     "MOE13": _config("experts.shared_expert", gate_limit=lambda config: None),
     "MOE14": {LOGITS: on_result(_rounded)},
     "MOE15": {WEIGHTS: _scale_first},
-    "MOE16": _config(WEIGHTS, **_among("router_scores", "chosen_softmax", "softmax")),
-    "MOE17": _config(WEIGHTS, router_normalize=lambda config: True),
+    "MOE16": _config(WEIGHTS, **_instead("router_scores", "softmax", of="chosen_softmax")),
+    "MOE17": _config(ROUTER, router_normalize=lambda config: True),
+    "MOE18": _config(CHOICE, **_instead("router_group_mask", "minus_infinity", of="zero")),
+    "MOE19": _config(CHOICE, **_instead("router_group_score", "best_two", of="best")),
+    "MOE20": _config(ROUTER, **_instead("router_scores", "sigmoid", of="softmax")),
+    "MOE21": _config("experts.weighted", **_instead("expert_weighted", "input", of="output")),
+    "RTL1": {"loss.router_loss": _of_probabilities, "loss.router_loss_vjp": _of_probabilities_vjp},
+    "RTL2": dict.fromkeys(("loss.router_loss", "loss.router_loss_vjp"), on_arguments(mask_bt=None)),
     "SNK1": {"attention.scaled_dot_product_attention": _last_key},
     "SNK2": {"attention.beside_sink": _as_key},
 }
@@ -156,10 +170,10 @@ VARIANTS: Variants = {
         "the gate is clipped on both sides": {"feed_forward.clipped": _half_gate},
         "the hidden layer has no offset": {"feed_forward.gated": on_arguments(gate=lambda gate: gate._replace(offset=0.0))},
     },
-    "MOE15": {"the weights are not scaled": _config(WEIGHTS, router_scale=lambda config: 1.0)},
+    "MOE15": {"the weights are not scaled": _config(ROUTER, router_scale=lambda config: 1.0)},
     "MOE16": {
         "the chosen experts' weights are sigmoids instead of a softmax": _config(
-            WEIGHTS, **_among("router_scores", "chosen_softmax", "chosen_sigmoid")
+            WEIGHTS, **_instead("router_scores", "chosen_sigmoid", of="chosen_softmax")
         ),
     },
     "SNK1": {

@@ -26,7 +26,7 @@ def of_self_attention(parts: Callable[..., Parts]) -> Replaces:
     def project(original: Callable, parameters: Any, config: Any, query_btd: Array, memory_bsd: Array, rotation: Any = None) -> Heads:
         if rotation is None:
             return original(parameters, config, query_btd, memory_bsd, rotation)
-        return Heads(*parts(parameters, config, query_btd, memory_bsd, rotation))
+        return Heads(*parts(parameters, config, query_btd, memory_bsd, rotation), parameters.get("sink"))
 
     return {"attention.project": project}
 

@@ -22,9 +22,11 @@ PATTERNS = ("layer_pattern", "rotary_pattern")
 def _in_order(order: Callable[[list[str]], Sequence[str]], parallel: bool = False) -> Replaces:
     """Changes the order of the sub-layers. parallel: all run on the layer's input."""
 
-    def layer(parameters: Any, config: Any, x_btd: Array, keep: Any, attentions: Mapping[str, Callable[[Array], Array]]) -> Array:
+    def layer(
+        parameters: Any, config: Any, x_btd: Array, keep: Any, attentions: Mapping[str, Callable[[Array], Array]], **routed: Any
+    ) -> Array:
         first_btd, keep = x_btd, keep or {}
-        network = {FEED_FORWARD: lambda y_btd: layers.network(parameters, config, y_btd, keep)}
+        network = {FEED_FORWARD: lambda y_btd: layers.network(parameters, config, y_btd, keep, **routed)}
         for name in order([name for name in SUBLAYERS if name in attentions or name == FEED_FORWARD]):
             in_btd = layers.residual_in(parameters, config, name, first_btd if parallel else x_btd)
             y_btd = {**attentions, **network}[name](in_btd)
@@ -39,12 +41,12 @@ def _in_order(order: Callable[[list[str]], Sequence[str]], parallel: bool = Fals
 
     def decoder_layer(
         original: Callable, parameters: Any, config: Any, x_btd: Array, memory: Any = None,
-        attending: Attending = Attending(scores=Scores(causal=True)), keep: Any = None,
+        attending: Attending = Attending(scores=Scores(causal=True)), keep: Any = None, **routed: Any,
     ) -> Array:  # fmt: skip
         attentions: dict[str, Callable[[Array], Array]] = {SELF: functools.partial(_self_attention, parameters, config, attending, keep)}
         if memory is not None:
             attentions[CROSS] = lambda y_btd: layers.cross_attention(parameters, config, y_btd, memory, keep)
-        return layer(parameters, config, x_btd, keep, attentions)
+        return layer(parameters, config, x_btd, keep, attentions, **routed)
 
     return {"layers.encoder_layer": encoder_layer, "layers.decoder_layer": decoder_layer}
 

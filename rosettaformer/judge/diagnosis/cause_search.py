@@ -78,8 +78,12 @@ class CauseSearch:
         return symptoms_of(self.task, place, search.evidence, self.conclusions.known)
 
     def _quickly(self, place: About, search: Search) -> list[Combination]:
-        """The simplest explanations: a single alteration, or the findings in the parts."""
-        found = search.explain(self.conclusions.known, located=False) or self._besides_missing(search, located=False)
+        """The simplest explanations: a single alteration, several of a whole model's component, or
+        the findings in the parts.
+        """
+        several = self.task.port.whole and self.task.pairs
+        found = (search.explain(self.conclusions.known, derived=False) or search.together()) if several else []
+        found = found or search.explain(self.conclusions.known, located=False) or self._besides_missing(search, located=False)
         failures = self.parts.failures(place.dtype, search.evidence)
         if found or not failures:
             return found

@@ -6,15 +6,19 @@ the enclosing call.
 
 import contextlib
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
+
+from reference_numpy import TransformerConfig
 
 from ..stored import branches
 from . import components
 from .patching import patched
 
 SCOPES = {"encode": ("source_embedding", "encoder"), "decode": ("target_embedding", "decoder")}  # parts of a path, but not components
+LAST = "last"  # name of a stack's last layer
+KINDS = ("local", "global", "rotating", "unrotated", "experts", "dense")  # names of layers by kind
 _SUBLAYERS = ("multi_head_attention", "feed_forward")
 
 
@@ -27,12 +31,12 @@ class _Frame:
 class Paths:
     """The running calls, by canonical path, such as `encoder.layers.0.self_attention`.
 
-    The outermost component has an empty path. layers: the number of layers of every stack, by its
-    path.
+    The outermost component has an empty path. layers: the names of the layers of every stack, by
+    its path: `last`, and kinds that some layers have and others do not.
     """
 
     def __init__(self) -> None:
-        self.layers: dict[str, int] = {}
+        self.layers: dict[str, tuple[tuple[str, ...], ...]] = {}
         self._frames: list[_Frame] = []  # including scopes
         self._subtrees: dict[int, str] = {}  # id of a subtree of the parameters -> its path
         self._taken: set[str] = set()
@@ -59,7 +63,8 @@ class Paths:
         tree = options.get("parameters", args[0] if args and isinstance(args[0], Mapping) else None)
         if not self._frames:
             self._taken = set()
-            self._index(tree or {}, "")
+            config = next((one for one in (*args, *options.values()) if isinstance(one, TransformerConfig)), None)
+            self._index(tree or {}, "", config)
         path = SCOPES[component][1] if component in SCOPES else self._path(component, tree)
         self._frames.append(_Frame(path, component))
         result = function(*args, **options)
@@ -83,12 +88,12 @@ class Paths:
         """Follows runs of the reference inside the context."""
         return watched(lambda component, function, *args, **options: self.run(component, function, args, options)[1], rotated=self.rotated)
 
-    def _index(self, tree: Mapping[str, Any], path: str) -> None:
+    def _index(self, tree: Mapping[str, Any], path: str, config: TransformerConfig | None) -> None:
         self._subtrees[id(tree)] = path
         for name, branch in branches(tree).items():
             if name == "layers":
-                self.layers[path] = len(branch)
-            self._index(branch, joined(path, name))
+                self.layers[path] = tuple(_names(config, len(branch)))
+            self._index(branch, joined(path, name), config)
 
     def _path(self, component: str, tree: Mapping[str, Any] | None) -> str:
         if not self._frames:
@@ -123,6 +128,23 @@ class Paths:
         if frame.component == "feed_forward":
             return joined(frame.path, "hidden_dropout")
         return f"{self._sublayer}_dropout"
+
+
+def _names(config: TransformerConfig | None, count: int) -> Iterator[tuple[str, ...]]:
+    """Yields the names of each layer of a stack."""
+    kinds = [set(_kinds(config, index)) if config else set[str]() for index in range(count)]
+    for index, own in enumerate(kinds):
+        divides = (kind for kind in KINDS if kind in own and any(kind not in other for other in kinds))
+        yield *divides, *((LAST,) if index == count - 1 else ())
+
+
+def _kinds(config: TransformerConfig, index: int) -> tuple[str, str, str]:
+    kind = config.layer_kind(index)
+    return (
+        "local" if kind.window else "global",
+        "rotating" if kind.rotary else "unrotated",
+        "experts" if config.has_experts(index) else "dense",
+    )
 
 
 def watched(

@@ -1,8 +1,9 @@
 """`new-port like`: writes a whole model in plain code, from a checkpoint's config and tensors."""
 
+import ast
 import re
 import tomllib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from string import Template
 from typing import Any
@@ -15,14 +16,15 @@ from ...files.checkpoints.hugging_face.family import Family
 from ...files.checkpoints.hugging_face.rotary import GLOBAL, LOCAL, TYPES
 from ..templates import TEMPLATES
 
-PARTS = ("layers", "rotation", "attention", "model")  # of the text, in order
-_COMPUTED = {"score_scale": {"query_pre_attn_scalar": 'config["query_pre_attn_scalar"] ** -0.5'}}  # fields computed from entries
-# what the templates lack
-_UNWRITTEN: dict[str, Callable[[TransformerConfig], bool]] = {
-    "experts": lambda config: config.experts > 0,
-    "sinks": lambda config: config.attention_sinks != "none",
-    "a limited gate": lambda config: config.gate_limit is not None,
-    "multipliers": lambda config: config.residual_multiplier != 1 or config.embedding_multiplier != 1,
+PARTS = ("layers", "rotation", "attention", "feed_forward", "model")  # of the text, in order
+PLAIN = TEMPLATES.parents[1] / "guide" / "snippets" / "components"  # the guide's plain functions
+_FIELDS = """
+    heads epsilon score_cap logit_cap logit_scale embedding_multiplier residual_multiplier gate_limit experts experts_per_token
+    router_groups router_groups_kept router_scale
+""".split()  # noqa: SIM905 - a list of names reads better in lines
+_COMPUTED = {  # fields computed from entries
+    "score_scale": {"query_pre_attn_scalar": 'config["query_pre_attn_scalar"] ** -0.5'},
+    "logit_scale": {"logits_scaling": '1 / config["logits_scaling"]'},
 }
 
 
@@ -31,14 +33,11 @@ def written(folder: Path, framework: str, file: str) -> str:
     checkpoint = load(folder, "hugging-face")
     config, said = checkpoint.config, checkpoint.foreign["config.json"]
     family = FAMILIES[said["model_type"]]
-    if problems := [what for what, has in _UNWRITTEN.items() if has(config)]:
-        wanted = "plain code has no experts, sinks, limited gates and multipliers yet; leave out --framework for a port of transformers"
-        raise ValueError(f"{wanted}; got {family.model_type} with {', '.join(problems)}")
     names = _names(family, config)
-    flags = config.to_dict() | _flags(config, names)
+    flags = config.to_dict() | _flags(family, config, names)
     values = {"file": file, "family": family.model_type, "title": family.name} | names | _values(family, config, said, flags)
     dialects = tomllib.loads((TEMPLATES / "like.toml").read_text(encoding="utf-8"))
-    values |= _dialect(dialects[framework], config, flags["inputs_first"])
+    values |= _dialect(dialects[framework], config, flags)
     return _filled(flags | {name: name == framework for name in dialects}, values)
 
 
@@ -74,12 +73,26 @@ def _names(family: Family, config: TransformerConfig) -> dict[str, str]:
         if "*" in native:
             layer, _, native = native.partition(".*.")
             found["layer"] = f"{layer}.{{layer}}"
-        if parts[0].endswith((".kernel", ".scale", ".table")):
+        network = re.match(r"feed_forward\.(experts\.|shared\.|)(gate|hidden|output)\.", parts[0])
+        if config.experts and network:
+            found |= _of_network(network[1].strip("."), native, word + ".bias" * parts[0].endswith("bias"))
+        elif parts[0].endswith((".kernel", ".scale", ".table")):
             found[word] = native.rpartition(".")[0]
+        elif word in ("sink", "selection_bias"):
+            found[word] = native
         elif parts[0] == "masked_language_head.logits.bias":
             twins = {other: name for name, other in family.twins.items()}
             found["head_bias"] = twins.get(row.name, native)
+    found["place"] = f'f"{{name}}.{found["place_of_dense"]}"' if "place_of_dense" in found else "name"
     return found
+
+
+def _of_network(network: str, native: str, word: str) -> dict[str, str]:
+    """Returns the names of a model with experts: of a stack of experts, or of a network and its layer."""
+    if network == "experts" and "*" not in native:
+        return {f"stacked_{word.replace('.', '_')}": native}
+    place, _, own = native.removesuffix(".weight").rpartition(".")
+    return {f"place_of_{network or 'dense'}": place.removesuffix(".*"), word: own}
 
 
 def _word(canonical: str) -> str:
@@ -87,20 +100,24 @@ def _word(canonical: str) -> str:
     path = re.sub(r"^(source|target)_|\.(kernel|scale|table|bias)$", "", canonical)
     path = path.replace("masked_language_head.", "transform_").replace("transform_hidden", "transform").replace("transform_logits", "head")
     if path.startswith("feed_forward."):
-        return {"output": "down"}.get(path.partition(".")[2], path.partition(".")[2])
+        own = path.rpartition(".")[2]
+        return {"output": "down"}.get(own, own)
     return path.removeprefix("self_attention.").removeprefix("self_").replace("logits", "head")
 
 
-def _flags(config: TransformerConfig, names: Mapping[str, str]) -> dict[str, Any]:
+def _flags(family: Family, config: TransformerConfig, names: Mapping[str, str]) -> dict[str, Any]:
     """Returns the templates' conditions other than the config's fields."""
     layers = [config.layer_kind(layer) for layer in range(config.encoder_layers or config.decoder_layers)]
     ropes = {(kind.base, kind.scaling): kind for kind in layers if kind.rotary}
+    stacked, mixed = "stacked_down" in names, [config.has_experts(layer) for layer in range(len(layers))]
     return {
         "causal": not config.encoder_layers, "rotary": bool(ropes), "learned": config.positions == "learned",
         "still": bool(ropes) and not all(kind.rotary for kind in layers), "windows": any(kind.window for kind in layers),
         "two_ropes": len(ropes) > 1, "scalings": {kind.scaling.kind for kind in ropes.values()},
         "fused_attention": "query_key_value" in names, "fused_gate": "gate_hidden" in names,
         "inputs_first": "inputs_first" in names, "kinds": layers,
+        "dense": not all(mixed), "stacked": stacked, "feed_forward": not all(mixed) or config.shared_width or not stacked,
+        "stack": next((row for row in family.table if row.parts[0].name.endswith(".experts.gate.kernel")), family.table[0]),
     }  # fmt: skip
 
 
@@ -120,7 +137,7 @@ def _values(family: Family, config: TransformerConfig, said: Mapping[str, Any], 
 
     heads, width = of("heads"), of("model_width")
     size = entries.get("key_size", "")
-    values = {field: of(field) for field in ("heads", "epsilon", "score_cap", "logit_cap", "logit_scale")}
+    values = {field: of(field) for field in _FIELDS}
     values |= {"groups": of("key_value_heads"), "count": of("encoder_layers" if config.encoder_layers else "decoder_layers")}
     values["head_size"] = f'config["{size}"]' if said.get(size) else f"{width} // {heads}"
     values["score_scale"] = of("score_scale") if config.score_scale else "self.size**-0.5"
@@ -129,6 +146,7 @@ def _values(family: Family, config: TransformerConfig, said: Mapping[str, Any], 
     if config.rotary_fraction < 1:
         rope = "self.ropes[0]" if flags["two_ropes"] else "self.rope"
         values["rotary_size"] = f'int({values["head_size"]} * {rope}["partial_rotary_factor"])'
+    values |= {"routed": ", routed" if config.experts else "", "unused": ", materialize_grads=True" * config.selection_bias}
     return values | _of_layers(config, said, flags) | {"theta": repr(defaults.get("rope_theta"))}
 
 
@@ -159,12 +177,56 @@ def _turned(flags: Mapping[str, Any]) -> str:
     return f"{found} if self.rotates[index] else None" if flags["still"] else found
 
 
-def _dialect(dialect: dict[str, Any], config: TransformerConfig, inputs_first: bool) -> dict[str, str]:
+def _dialect(dialect: dict[str, Any], config: TransformerConfig, flags: Mapping[str, Any]) -> dict[str, str]:
     """Returns a framework's expressions, including how it reads parameters."""
-    read, plus = dialect.get("read", ""), "(1 + {})" if config.norm_one_plus_scale else "{}"
-    return dict.fromkeys(("module", "read", "parameter", "close", "cast", "dtype"), "") | dialect | {
-        "activation": dialect["activation"][config.activation],
-        "kernel": dialect.get("kernel", "self.weight") if inputs_first else dialect.get("transposed", "self.weight.T"),
+    usual = dict.fromkeys(("module", "read", "parameter", "close", "cast", "dtype"), "")
+    values = usual | {"matmul": "{} @ {}", "times": "{} * {}", "transpose": "{}.T", "weight": "weight", "keepdims": "keepdims"} | dialect
+    read, plus = values["read"], "(1 + {})" if config.norm_one_plus_scale else "{}"
+    kernel = f"self.{values['weight']}{read}"
+    return values | {
+        "activation": dialect["activation"][config.activation], "sink_score": f"wide(self.sink{read})" if values["cast"] else "self.sink",
+        "kernel": kernel if flags["inputs_first"] else values["transpose"].format(kernel),
         "scale": plus.format(f"self.scale{read}"),
         "offset": f" + self.offset{read}" * config.norm_offset, "wide_offset": f" + wide(self.offset{read})" * config.norm_offset,
+        "branch": "y_btd" if config.residual_multiplier == 1 else values["times"].format("y_btd", "self.multiplier"),
+        "embedded": values["times"].format("x_btd", "self.multiplier"),
+        "scaled_logits": values["times"].format("logits_btv", "self.logit_scale"),
+        "softmax_score": dialect["softmax"].format("score_bhts") + "[..., :-1]" * (config.attention_sinks != "none"),
+        "softmax_logits": dialect["softmax"].format("logits_btx"),
+    } | (_of_experts(values, config, flags) if config.experts else {})  # fmt: skip
+
+
+def _of_experts(dialect: Mapping[str, Any], config: TransformerConfig, flags: Mapping[str, Any]) -> dict[str, str]:
+    """Returns a framework's expressions for routers and experts."""
+    read, half = dialect["read"], bool(dialect["cast"])  # half precision: torch and Flax
+
+    def own(name: str, x: str) -> str:
+        """Returns the product with an expert's kernel, and its bias."""
+        kernel = f"self.{name}{read}[index]"
+        found = dialect["matmul"].format(x, kernel if "d m" in flags["stack"].parts[0].axes else dialect["transpose"].format(kernel))
+        return found + f" + self.{name}_bias{read}[index]" * config.feed_forward_bias
+
+    logits = "self.router(x_btd)"
+    if half and config.router_product_dtype == "float32":
+        logits = f"wide(x_btd) @ wide(self.router.weight{read}).T"
+    elif half:
+        logits = f"wide({logits})"
+    weighted = f"weight_bt1 * {'self.expert(index, x_btd)' if flags['stacked'] else 'self.experts[index](x_btd)'}"
+    as_model = f".{dialect['cast']}(x_btd.dtype)" if half else ""
+    wide = config.router_weight_dtype == "float32"
+    return {
+        "router_logits": logits, "sigmoid_logits": dialect["sigmoid"].format("logits_btx"),
+        "router_epsilon": f" + {config.router_epsilon}" if config.router_epsilon else "",
+        "as_model": "" if wide else as_model, "weighted_expert": f"({weighted}){as_model}" if half and wide else weighted,
+        "gate_hidden_of_expert": own("gate_hidden", "x_btd"), "down_of_expert": own("down", "y_btm"),
+        "offset_hidden": f"(hidden + {config.hidden_offset:g})" if config.hidden_offset else "hidden",
+        "shared_gate_value": dialect["sigmoid"].format("self.shared_gate(x_btd)"),
+        "choosing": "\n\n\n".join(_plain(dialect["plain"], ("largest", "in_best_groups")[: 1 + (config.router_groups > 1)])) + "\n\n",
     }  # fmt: skip
+
+
+def _plain(file: str, names: Sequence[str]) -> Iterator[str]:
+    """Yields functions of a plain file of the guide."""
+    text = (PLAIN / file).read_text(encoding="utf-8")
+    nodes = {node.name: node for node in ast.parse(text).body if isinstance(node, ast.FunctionDef)}
+    return ("\n".join(text.splitlines()[nodes[name].lineno - 1 : nodes[name].end_lineno]) for name in names)

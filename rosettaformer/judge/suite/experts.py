@@ -69,16 +69,22 @@ CATCHES = {
     "MOE5": "router/large_selection_bias",
     "MOE6": "router/selection_bias router/sigmoid_groups router/large_selection_bias transformer/deepseek",
     "MOE7": "router/selection_bias router/sigmoid_groups transformer/deepseek",
-    "MOE8": "router/groups_below_zero transformer/deepseek",
-    "MOE9": "router/sigmoid_groups router/groups_by_best transformer/deepseek",
-    "MOE10": "router/softmax router/sigmoid transformer/mixtral",
-    "MOE11": "mixture_of_experts/softmax mixture_of_experts/weighted_input transformer/mixtral",
+    "MOE8": "transformer/deepseek",
+    "MOE9": "router/sigmoid_groups transformer/deepseek",
+    "MOE10": "router/sigmoid router/sigmoid_groups transformer/deepseek",
+    "MOE11": "mixture_of_experts/weighted_input",
     "MOE12": "router/softmax mixture_of_experts/softmax transformer/mixtral",
     "MOE13": "mixture_of_experts/limited_shared transformer/qwen2_moe",
     "MOE14": "router/exact_in_float32 router/in_float32 transformer/mixtral",
     "MOE15": "router/sigmoid_groups transformer/deepseek",
     "MOE16": "router/chosen_softmax transformer/gpt_oss",
-    "MOE17": "router/not_normalized router/all_experts transformer/qwen2_moe",
+    "MOE17": "router/not_normalized router/one_expert transformer/qwen2_moe",
+    "MOE18": "router/groups_below_zero",
+    "MOE19": "router/groups_by_best",
+    "MOE20": "router/softmax transformer/mixtral",
+    "MOE21": "mixture_of_experts/softmax transformer/mixtral",
+    "RTL1": "router_loss/balance router_loss/padded router_loss/large_logits training_loss/routers",
+    "RTL2": "router_loss/z router_loss/padded router_loss/large_logits training_loss/routers",
     "SNK1": """
         scaled_dot_product_attention/sink scaled_dot_product_attention/sink_causal scaled_dot_product_attention/sink_step
         multi_head_attention/sink transformer/gpt_oss transformer/sinks_of_local_layers decode_in_steps/gpt_oss
@@ -106,6 +112,7 @@ def _cases(build: Builder) -> Iterator[Case]:
     yield build.make("feed_forward", "hidden_offset", _dense(build, hidden_offset=0.5), x_btd="b t d")
     token = rng("experts ids").integers(0, 23, (B, T))
     yield build.make("embedding", "multiplier", build.config(embedding_multiplier=0.3), token=token)
+    yield from _router_losses(build)
     yield from _sinks(build)
     yield from _models(build)
 
@@ -168,6 +175,27 @@ def _large_bias(build: Builder) -> Case:
         "kernel": 0.1 * generator.standard_normal((config.model_width, config.experts)),
     }
     return decisive(build.make("router", "large_selection_bias", config, fixed=fixed, dtypes=SINGLE, x_btd="b t d"))
+
+
+def _router_losses(build: Builder) -> Iterator[Case]:
+    """Yields both terms, alone and together, with padding on both sides, no token, large logits, and a whole model."""
+    config, layers = _config(build), 2
+    shape, padded = (layers, B, T, config.experts), ragged(B, T) & left_padding(B, T)[::-1]
+    large = 30 * rng("router loss large").standard_normal(shape).clip(-2, 2)
+    both: dict[str, Any] = {"router_aux_weight": 0.7, "router_z_weight": 0.3}
+    rows: dict[str, dict[str, Any]] = {
+        "balance": {"router_aux_weight": 0.7},
+        "z": {"router_z_weight": 0.3, "mask_bt": padded},
+        "padded": {"mask_bt": padded, **both},
+        "no_token": {"mask_bt": np.zeros((B, T), bool), **both},
+        "large_logits": {"logits_lbtx": large, "mask_bt": padded, **both},
+        "infinite_where_not_counted": {"logits_lbtx": np.where(padded[..., None], large, np.inf), "mask_bt": padded, **both},
+    }
+    for name, given in rows.items():
+        yield build.make("router_loss", name, config, **{"logits_lbtx": shape, **given})
+    whole = _config(build, decoder_layers=layers, padding_id=0)
+    target = ids("router loss", 23, 0, left_padding(B, T) & ragged(B, T))
+    yield build.make("training_loss", "routers", whole, dtypes=SINGLE, source=None, target=target, smoothing=0.1, total=31, **both)
 
 
 def _sinks(build: Builder) -> Iterator[Case]:

@@ -12,6 +12,7 @@ from flax import nnx
 from impl_jax import framework, weights
 from impl_jax.programs import static_cache
 from impl_jax.programs.sharding import Sharding, fetched, mapped
+from impl_jax.programs.split_experts import with_split_experts
 from impl_jax.transformer import Transformer
 from reference_numpy import TransformerConfig
 from reference_numpy import parameters as canonical
@@ -89,7 +90,8 @@ class MeshModel(Model):
         return self._placed(static_cache.reorder(cache_, row_b))
 
     def _model(self, state: Any) -> Any:
-        return nnx.merge(self._graph, mapped(self._places.used, state), *self._streams)
+        model = nnx.merge(self._graph, mapped(self._places.used, state), *self._streams)
+        return with_split_experts(model, self._places)
 
     def _placed(self, cache_: Any) -> Any:
         """Returns the cache with rows split over data and groups over model."""

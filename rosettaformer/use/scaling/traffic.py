@@ -60,6 +60,8 @@ def _over_data(step: Step, each: list[Parameter]) -> Iterator[Collective]:
         forward += payload * split
         backward += payload * (split and _is_read_again(step, parameter))
         # a step reads a parameter once, plus once for each tied name
+        if parameter.name.endswith(".selection_bias"):
+            continue  # has no gradient
         sums[split] += payload * (1 + [*names.values()].count(parameter.name) if step.engine.each_use else 1)
     parts = step.recipe.microbatches
     at_end = step.engine.sums_at_end
@@ -84,7 +86,7 @@ def _over_model(step: Step, each: list[Parameter]) -> Iterator[Collective]:
 
     Forward, these are the outputs of kernels split along their input (heads, feed-forward) and of
     tables split along the vocabulary; backward, the gradients of the inputs of kernels split along
-    their outputs.
+    their outputs, and of experts, whose weights' gradients are gathered.
     """
     if step.mesh.model == 1:
         return
@@ -93,6 +95,8 @@ def _over_model(step: Step, each: list[Parameter]) -> Iterator[Collective]:
               if parameter.letters[0] == "d" and parameter.name.endswith(".kernel")
               and (parameter.letter(MODEL)
                    or (_of_own_heads(step, parameter) and not step.engine.each_use))}  # fmt: skip
+    experts = {(parameter.part, _side(parameter)) for parameter in each if parameter.name.endswith(".experts.output.kernel")}
+    inputs |= experts
     tied = parameters.ties(step.config).get("logits.kernel")
     split = any(parameter.name == tied and parameter.letter(MODEL) for parameter in each)
     backward = sum(step.tokens(side) for _, side in inputs) + step.tokens("target") * split
@@ -103,6 +107,8 @@ def _over_model(step: Step, each: list[Parameter]) -> Iterator[Collective]:
     yield Collective(REDUCE, MODEL, "activations, forward", sum(outputs.values()) * width * payload)
     yield Collective(REDUCE, MODEL, "activations, computed again", sum(_again(step, outputs)) * width * payload)
     yield Collective(REDUCE, MODEL, "activations, backward", backward * width * payload)
+    weights = sum(step.tokens(side) for _, side in experts) * step.config.experts
+    yield Collective(GATHER, MODEL, "gradients of the experts' weights", weights * payload)
     yield Collective(REDUCE, MODEL, "embedding", embedded * width * payload)
     yield Collective(REDUCE, MODEL, "loss", _loss(step, each) * payload)
     yield Collective(REDUCE, MODEL, "norm of queries and keys", _norms(step, each) * payload)

@@ -53,6 +53,8 @@ _FIXED: dict[str, tuple[Any, Check]] = {
     "clip_norm": (PAPER.clip_norm, optional(number())),
     "weight_decay": (PAPER.weight_decay, number()),
     "microbatches": (PAPER.microbatches, integer(1)),
+    "router_aux_weight": (PAPER.router_aux_weight, number()),
+    "router_z_weight": (PAPER.router_z_weight, number()),
 }
 OF_DATA = {"vocabulary": int, "max_length": int, "batch_tokens": int, "buckets": int}  # fixed options about reading the data
 # Options that every call may change; they keep their last value otherwise.

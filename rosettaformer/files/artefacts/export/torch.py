@@ -92,6 +92,7 @@ def _write_onnx(program: ExportedProgram, entry: Entry, path: Path) -> None:
         verbose=False,
         input_names=[one.name for one in entry.inputs],
         output_names=[one.name for one in _named(entry).outputs],
+        custom_translation_table={torch.ops.aten.sort.stable: _sort},
     )
     for node in written.model.graph:
         node.metadata_props.pop("pkg.torch.onnx.stack_trace", None)  # contains local paths
@@ -101,6 +102,13 @@ def _write_onnx(program: ExportedProgram, entry: Entry, path: Path) -> None:
     _name_sizes(written.model, entry)
     weights = sum(tensor.nbytes for tensor in program.state_dict.values())
     written.save(path, external_data=weights > INSIDE)
+
+
+def _sort(x: Any, stable: bool = True, dim: int = -1, descending: bool = False) -> Any:
+    """Sorts in ONNX, which torch's exporter cannot if the order is stable: TopK lists the first of equal numbers first."""
+    from onnxscript import opset20 as op  # installed only with the ONNX exporter
+
+    return op.TopK(x, op.Gather(op.Shape(x), [dim]), axis=dim, largest=int(descending), sorted=1)
 
 
 def _in_parts() -> dict[Any, Any]:

@@ -2,10 +2,11 @@
 
 In half precision, rounding would otherwise choose the experts of many tokens. Each id has a code, a
 score for every expert, along directions of the stream that only the embedding writes. The routers
-read it, each for its experts in another order, and a little of everything else.
+read it, each for its experts in another order, and a little of everything else. Some ids show a
+selection bias and groups: without them, a router would choose other experts.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ Weights = dict[str, np.ndarray]
 FACTORS = (1.4, 1.0, 0.7)  # of the code, which norms scale a little differently for every token
 MARGIN = 0.14  # of the largest score: the error that must not change a choice
 LARGEST, CODED, BESIDE = 2.0, 2.0, 0.03  # of the router's logits; of the code in the stream; of all else in the logits
+SHOWING, CANDIDATES = 12, 8000  # ids for each choice of the config that they show; codes tried for them
 ROUTER = "feed_forward.router"
 
 
@@ -72,32 +74,56 @@ def _order(config: TransformerConfig, generator: np.random.Generator) -> np.ndar
 def _codes(
     config: TransformerConfig, weights: Weights, orders: Mapping[str, np.ndarray], generator: np.random.Generator, count: int
 ) -> np.ndarray:
-    """Returns codes `v x` between -1 and 1 with which every router decides."""
-    found: list[np.ndarray] = []
-    while len(found) < count:
+    """Returns codes `v x` between -1 and 1 with which every router decides.
+
+    As many experts as a token chooses have high scores; one more in codes that show a choice.
+    """
+
+    def deciding(count: int, high: int) -> np.ndarray:
         code_nx = generator.uniform(-1, -0.3, (count, config.experts))
-        high_nk = np.argsort(generator.random(code_nx.shape), axis=1)[:, : config.experts_per_token]
+        high_nk = np.argsort(generator.random(code_nx.shape), axis=1)[:, :high]
         np.put_along_axis(code_nx, high_nk, generator.uniform(0.7, 1, high_nk.shape), axis=1)
         for name, order in orders.items():
-            code_nx = code_nx[_decides(config, weights, name.removesuffix(".kernel"), code_nx[:, order])]
-        found += [*code_nx]
+            code_nx = code_nx[_decides(config, weights, name, code_nx[:, order])]
+        return code_nx
+
+    others, found, high = [*_others(config)], list[np.ndarray](), config.experts_per_token
+    code_nx = deciding(CANDIDATES if others else 0, high + 1)
+    for other in others:
+        pairs = [[_chosen(one, weights, name, code_nx[:, order]) for one in (config, other)] for name, order in orders.items()]
+        shown_n = np.any([(own_nx != other_nx).any(-1) for own_nx, other_nx in pairs], axis=0)
+        found += [*code_nx[shown_n][: min(SHOWING, count // (1 + len(others)))]]
+    while len(found) < count:
+        found += [*deciding(count, high)]
     return np.stack(found[:count])
+
+
+def _others(config: TransformerConfig) -> Iterator[TransformerConfig]:
+    """Yields the config with another way to choose experts, for each choice that only some tokens show."""
+    for name in ("router_bias", "selection_bias"):
+        if getattr(config, name):
+            yield config.replace(**{name: False})
+    if config.router_groups_kept < config.router_groups:
+        yield config.replace(router_groups=1, router_groups_kept=1)
+        yield config.replace(router_group_score="best")
+
+
+def _chosen(config: TransformerConfig, weights: Weights, name: str, code_nx: np.ndarray) -> np.ndarray:
+    """Returns the experts that a router chooses, `n x`."""
+    router = name.removesuffix(".kernel")
+    own = {"selection_bias": weights[f"{router}.selection_bias"]} if config.selection_bias else {}
+    logits_1nx = (LARGEST * code_nx + (weights[f"{router}.bias"] if config.router_bias else 0.0))[None]
+    return experts.choice(config, experts.choice_scores(own, config, logits_1nx))[0]
 
 
 def _decides(config: TransformerConfig, weights: Weights, name: str, code_nx: np.ndarray) -> np.ndarray:
     """Whether a router chooses the same experts if every score errs by the margin, `n`."""
-    own = {"selection_bias": weights[f"{name}.selection_bias"]} if f"{name}.selection_bias" in weights else {}
-
-    def chosen(logits_1nx: np.ndarray) -> np.ndarray:
-        return experts.choice(config, experts.choice_scores(own, config, logits_1nx))
-
     same_n = np.ones(len(code_nx), bool)
     for factor in FACTORS:
-        logits_1nx = (LARGEST * factor * code_nx + weights.get(f"{name}.bias", 0.0))[None]
-        first_1nx = chosen(logits_1nx)
-        grouped = first_1nx.reshape(1, len(code_nx), config.router_groups, config.experts // config.router_groups)
-        of_kept_1nx = np.broadcast_to(grouped.any(-1, keepdims=True), grouped.shape).reshape(first_1nx.shape)
-        for lower_1nx in (first_1nx, of_kept_1nx):
-            error_1nx = np.where(lower_1nx, -MARGIN, MARGIN) * LARGEST * factor
-            same_n &= (chosen(logits_1nx + error_1nx) == first_1nx).all(-1)[0]
+        first_nx = _chosen(config, weights, name, factor * code_nx)
+        grouped = first_nx.reshape(len(code_nx), config.router_groups, config.experts // config.router_groups)
+        of_kept_nx = np.broadcast_to(grouped.any(-1, keepdims=True), grouped.shape).reshape(first_nx.shape)
+        for lower_nx in (first_nx, of_kept_nx):
+            error_nx = np.where(lower_nx, -MARGIN, MARGIN)
+            same_n &= (_chosen(config, weights, name, factor * (code_nx + error_nx)) == first_nx).all(-1)
     return same_n

@@ -19,9 +19,10 @@ _IN = "feed_forward.experts"
 _GATE, _HIDDEN = f"{_IN}.gate", f"{_IN}.hidden"
 _HEADS = head_sizes("hidden_size", "num_attention_heads", {"head_dim": None}, divides=False)
 # entries that matter only in training
-TRAINING = dict.fromkeys(
-    ("output_router_logits", "router_aux_loss_coef", "router_jitter_noise"), "training only: the loss here does not balance experts"
-)
+TRAINING = {
+    **dict.fromkeys(("output_router_logits", "router_aux_loss_coef"), "training only: the recipe's router_aux_weight balances experts"),
+    "router_jitter_noise": "training only: routers here read their input without noise",
+}
 # the experts of a layer in one tensor
 _TOGETHER = tables.within("layers.*", "decoder.layers.*", (
     Row("mlp.experts.gate_up_proj", (Part(f"{_GATE}.kernel", "x m d"), Part(f"{_HIDDEN}.kernel", "x m d")), axis=1),

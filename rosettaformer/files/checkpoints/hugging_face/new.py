@@ -82,8 +82,8 @@ def _drawn(name: str, shape: tuple[int, ...], config: TransformerConfig, seed: i
         of_heads = len(shape) == 3 and name.endswith("attention.output.kernel")
         own = shape[1:] if ".experts." in name else shape
         return drawn * GAIN / np.sqrt(own[0] * own[1] if of_heads else own[0])
-    if kind == "selection_bias":  # one expert is chosen less often than its score asks for
-        return 0.1 * drawn - 0.2 * (np.arange(shape[0]) == generator.integers(shape[0]))
+    if kind == "selection_bias":  # negative; one expert is chosen less often than its score asks for
+        return 0.1 * drawn - 0.1 * (np.arange(shape[0]) == generator.integers(shape[0])) - 1.0
     return drawn * {"bias": 0.5, "offset": 0.5}.get(kind, 1.0)
 
 

@@ -374,6 +374,15 @@ def cross_entropy(logits_btv, label_bt, mask_bt, smoothing):
     return np.sum(np.where(mask_bt, loss_bt, 0.0)) / np.sum(mask_bt)
 
 
+def router_loss(logits_lbtx, per_token, mask_bt, router_aux_weight, router_z_weight):
+    share_bt1 = mask_bt[:, :, None] / (logits_lbtx.shape[0] * np.sum(mask_bt))
+    f_x = np.sum(largest(logits_lbtx, per_token) * share_bt1, axis=(0, 1, 2))
+    p_x = np.sum(softmax(logits_lbtx) * share_bt1, axis=(0, 1, 2))
+    log_z_lbt = np.log(np.sum(np.exp(logits_lbtx), axis=-1))
+    z = np.sum(log_z_lbt**2 * share_bt1[:, :, 0])
+    return router_aux_weight * len(f_x) * np.sum(f_x * p_x) + router_z_weight * z
+
+
 def adam(p, g, m, v, step, learning_rate, beta_1, beta_2, epsilon, weight_decay):
     m = beta_1 * m + (1 - beta_1) * g
     v = beta_2 * v + (1 - beta_2) * g * g

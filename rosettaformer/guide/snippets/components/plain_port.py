@@ -94,6 +94,10 @@ class Port:
             given.setdefault("mask_bt", np.ones(given["label_bt"].shape, bool))
             if not given["mask_bt"].any():
                 raise NotCovered("the plain version divides by the number of labels")
+        if case.component == "router_loss":
+            given.setdefault("mask_bt", np.ones(given["logits_lbtx"].shape[1:3], bool))
+            if not given["mask_bt"].any() or not np.isfinite(given["logits_lbtx"]).all():
+                raise NotCovered("the plain version divides by the number of tokens, and reads all logits")
         return given
 
     def _setting(self, case: Case, name: str) -> Any:
@@ -117,6 +121,8 @@ class Port:
             "padding_id": config.padding_id,
             "epsilon": config.epsilon,
             "smoothing": 0.0,
+            "router_aux_weight": 0.0,
+            "router_z_weight": 0.0,
             "top_k": 0,
             "top_p": 1.0,
             "temperature": 1.0,

@@ -374,6 +374,15 @@ def cross_entropy(logits_btv, label_bt, mask_bt, smoothing):
     return torch.sum(torch.where(mask_bt, loss_bt, 0.0)) / torch.sum(mask_bt)
 
 
+def router_loss(logits_lbtx, per_token, mask_bt, router_aux_weight, router_z_weight):
+    share_bt1 = mask_bt[:, :, None] / (logits_lbtx.shape[0] * torch.sum(mask_bt))
+    f_x = torch.sum(largest(logits_lbtx, per_token) * share_bt1, dim=(0, 1, 2))
+    p_x = torch.sum(softmax(logits_lbtx) * share_bt1, dim=(0, 1, 2))
+    log_z_lbt = torch.log(torch.sum(torch.exp(logits_lbtx), dim=-1))
+    z = torch.sum(log_z_lbt**2 * share_bt1[:, :, 0])
+    return router_aux_weight * len(f_x) * torch.sum(f_x * p_x) + router_z_weight * z
+
+
 def adam(p, g, m, v, step, learning_rate, beta_1, beta_2, epsilon, weight_decay):
     m = beta_1 * m + (1 - beta_1) * g
     v = beta_2 * v + (1 - beta_2) * g * g

@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import itertools
+import math
 from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
@@ -21,6 +22,7 @@ from .first_wrong import all_first_wrong
 LOSS = 10  # a loss of digits with more than this many times the port's error is a different one
 NEAR = 25  # nearest alterations whose pairs are tried first
 HALF = 0.5  # an alteration that leaves more of the error is not the larger bug of a pair
+JOINT = 1000  # combinations of alterations of one component, at most
 SCREENED = 6  # number of smallest failing outputs, one of which each part of a cover must explain
 
 
@@ -31,12 +33,13 @@ class Search:
         self.evidence, self.hypotheses = evidence, evidence.hypotheses
         self.constants = functools.cache(self._fit)
 
-    def explain(self, known: Combination = (), located: bool = True) -> list[Combination]:
+    def explain(self, known: Combination = (), located: bool = True, derived: bool = True) -> list[Combination]:
         """The simplest alterations that explain the outputs.
 
         In this order: the known ones, a known one at one place, a single alteration or another
         reading of the prompts, the known ones and another. Several results are indistinguishable on
-        the probes. located: also alterations at one place of the model.
+        the probes. located: also alterations at one place of the model. derived: also what is derived
+        from runs of the reference.
         """
         if known and self.evidence.explains(known, known):
             return [known]
@@ -44,7 +47,7 @@ class Search:
         placed: list[Combination] = [(one,) for one in self.hypotheses.at_places(known, shown) if self.evidence.explains((one,), (one,))]
         if placed:
             return self._different(placed)[-1:]
-        return next((found for tier in self._tiers(shown, located) if (found := self._among(tier, known))), [])
+        return next((found for tier in self._tiers(shown, located, derived) if (found := self._among(tier, known))), [])
 
     def recoded(self, known: Combination = ()) -> list[Combination]:
         """The code changes that explain the outputs, alone or with known alterations; none if only a
@@ -63,7 +66,7 @@ class Search:
                 return self._different(found)
         return []
 
-    def _tiers(self, shown: tuple[int, ...], located: bool = True) -> Iterator[Sequence[Alteration]]:
+    def _tiers(self, shown: tuple[int, ...], located: bool = True, derived: bool = True) -> Iterator[Sequence[Alteration]]:
         """The tiers of the hypotheses, with other readings of the prompts before the known bugs if
         the first wrong tokens tell them, else after the settings.
         """
@@ -71,7 +74,7 @@ class Search:
         yield [one for one in found if one.id.startswith(TOLD)]
         yield from itertools.islice(tiers, 2)
         yield [one for one in found if not one.id.startswith(TOLD)]
-        yield from tiers
+        yield from tiers if derived else itertools.islice(tiers, 1)
 
     def _shown(self, known: Combination = ()) -> tuple[int, ...]:
         """The cheapest failing probe, and the cheapest that the known alterations do not match."""
@@ -172,6 +175,23 @@ class Search:
         """The largest error of a probe's outputs; infinite without outputs."""
         clean = self.evidence.clean[index]
         return max((compare(clean[name], outputs[name]).error for name in clean), default=0.0) if outputs else np.inf
+
+    def together(self) -> list[Combination]:
+        """Two or three known bugs or settings of one component that explain the outputs: a port may
+        follow another family's rules there.
+        """
+        if self.evidence.one_number:
+            return []
+        parts: dict[str, list[Alteration]] = {}
+        for one in self.hypotheses.altering(self.evidence.small[:1]):
+            if self._combines(one):
+                parts.setdefault(one.component, []).append(one)
+        for count, own in itertools.product((2, 3), parts.values()):
+            if math.comb(len(own), count) <= JOINT:
+                several = [each for each in itertools.combinations(own, count) if len({one.id for one in each}) == count]
+                if found := [each for each in several if self.evidence.explains(each)]:
+                    return self._different(found)
+        return []
 
     def pairs(self, progress: Callable[[float], None] = lambda share: None) -> list[Combination]:
         """The pairs of alterations that explain the outputs, with as few settings as possible and

@@ -63,6 +63,7 @@ class Hypotheses:
         self._changed: dict[Alteration, list[list[Site]]] = {}  # a dataflow change -> its sites, probe by probe
         self._answers = [self._kept(index) for index in range(len(self.probes))]
         self.alters, self.located = functools.cache(self._altering), functools.cache(self._located)
+        self.of_kinds = functools.cache(self._of_kinds)
         self._called_in, self.inputs = functools.cache(self._calls_of), functools.cache(self._reread)
         self.dataflow, self.code = functools.cache(self._rewired), functools.cache(self._recoded)
         self._defects, self.settings = ([each for one in kind for each in one.hypotheses] for kind in (defects, settings))
@@ -100,8 +101,8 @@ class Hypotheses:
         return [one for one in every if any(self.alters(one, index) for index in indices)]
 
     def tiers(self, shown: tuple[int, ...] = (), located: bool = True) -> Iterator[Sequence[Alteration]]:
-        """All hypotheses, most likely first: known bugs, settings, other inputs, dataflow changes,
-        and each of them at one place. Code changes are in `code`.
+        """All hypotheses, most likely first: known bugs, settings, both in layers of one kind, other
+        inputs, dataflow changes, and each of them at one place. Code changes are in `code`.
 
         The first two tiers include everything that replaces a function called by a probe, whether
         or not it has an effect: one probe shows that an alteration without effect explains nothing,
@@ -110,6 +111,7 @@ class Hypotheses:
         """
         yield self._called(self._defects)
         yield self._called(self.settings)
+        yield self.of_kinds(shown)
         if all(probe.component in DECODING for probe in self.probes):
             yield self.in_steps
         yield self.inputs(shown)
@@ -158,6 +160,10 @@ class Hypotheses:
     def _identity(self, change: Alteration) -> tuple[str, tuple[frozenset[Site], ...]]:
         """The id of a dataflow change and its sites in each probe."""
         return change.id, tuple(frozenset(self.where(change, index)) for index in range(len(self.probes)))
+
+    def _of_kinds(self, shown: tuple[int, ...]) -> list[Alteration]:
+        """The known bugs and settings that alter one of these probes, in the layers of one kind."""
+        return [one for one in self.at_places(self.altering(shown), shown) if one.place and one.place.of_kind]
 
     def at_places(self, alterations: Iterable[Alteration], shown: Sequence[int]) -> list[Alteration]:
         """Each of these alterations at every place where it occurs in these probes."""

@@ -1,9 +1,10 @@
 """The devices of a mesh, as threads in lockstep, and their exchange of values."""
 
+import contextlib
 import functools
 import operator
 import threading
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -104,6 +105,16 @@ class Device:
         """Returns the path of the component with this array as parameter `end`, or "logits"."""
         name = self.names.get(id(array), "")
         return name.removesuffix(end).rstrip(".") if name else "logits"
+
+
+@contextlib.contextmanager
+def alone() -> Iterator[None]:
+    """Context in which this thread computes as outside of a run."""
+    device, _HERE.device = current(), None
+    try:
+        yield
+    finally:
+        _HERE.device = device
 
 
 def current() -> Device | None:

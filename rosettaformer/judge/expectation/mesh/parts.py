@@ -6,11 +6,11 @@ from typing import Any
 
 import numpy as np
 
+from reference_numpy import experts, values
 from reference_numpy import loss as losses
-from reference_numpy import values
 from reference_numpy.gate import Gate
 
-from .devices import Device
+from .devices import Device, alone
 
 Tree = Mapping[str, Any]
 SPLIT = {"query": {"kernel": 1, "bias": 0}, "key": {"kernel": 1, "bias": 0}, "value": {"kernel": 1, "bias": 0}, "output": {"kernel": 0}}
@@ -39,13 +39,15 @@ class Heads:
 
     def own(self) -> dict[str, Any]:
         """Returns the device's part of the parameters, without the bias of the output."""
-        return {
+        sink = {"sink": self.whole["sink"][self.slice("sink")]} if "sink" in self.whole else {}
+        return sink | {
             part: {
                 name: array if (axis := self.axis(part, name)) is None else array[(slice(None),) * axis + (self.slice(part),)]
                 for name, array in parameters.items()
                 if (part, name) != ("output", "bias")
             }
             for part, parameters in self.whole.items()
+            if part != "sink"
         }
 
     def beside(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
@@ -85,7 +87,7 @@ def attention_vjp(
     inner = device.operations.output_gradient(device, site, cotangent)
     given = inspect.signature(original).bind(parameters, config, *vectors, **options, cotangent=inner).arguments
     found = original(**heads.beside(given) | {"parameters": heads.own()})
-    gradients = {part: dict(tree) for part, tree in found["parameters"].items()}
+    gradients: dict[str, Any] = {part: dict(tree) for part, tree in found["parameters"].items() if part != "sink"}
     for part, tree in gradients.items():
         for name, gradient in tree.items():
             path = f"{site}.{part}.{name}".lstrip(".")
@@ -96,6 +98,8 @@ def attention_vjp(
     if "bias" in parameters["output"]:
         own = cotangent.reshape(-1, cotangent.shape[-1]).sum(0)
         gradients["output"]["bias"] = device.operations.bias_gradient(device, site, own)
+    if "sink" in parameters:
+        gradients["sink"] = _placed(found["parameters"]["sink"], parameters["sink"], 0, device)
     result: dict[str, Any] = {"parameters": gradients}
     for of in ("query", "memory"):
         name = "query_btd" if of == "query" else "memory_bsd"
@@ -198,6 +202,40 @@ def feed_forward_vjp(
         gradients["output"]["bias"] = device.operations.bias_gradient(device, site, own)
     x_btd = device.operations.input_gradient(device, site, "x", found["x_btd"])
     return {"parameters": gradients, "x_btd": x_btd}
+
+
+def _experts(parameters: Tree, device: Device) -> dict[str, Any]:
+    """The router and the experts; those of other devices are zeros, which add nothing."""
+    own = {
+        part: {name: _placed(_own(array, 0, device), array, 0, device) for name, array in tree.items()}
+        for part, tree in parameters["experts"].items()
+    }
+    return {"router": parameters["router"], "experts": own}
+
+
+def mixture_of_experts(device: Device, original: Callable, parameters: Tree, config: Any, x_btd: Any) -> Any:
+    """`mixture_of_experts` on a device."""
+    with alone():
+        partial = original(_experts(parameters, device), config, x_btd)
+    site = device.path(parameters["experts"]["hidden"]["kernel"], "experts.hidden.kernel")
+    y_btd = device.operations.output(device, site, partial, None)
+    return y_btd + experts.shared_expert(parameters, config, x_btd) if "shared" in parameters else y_btd
+
+
+def mixture_of_experts_vjp(device: Device, original: Callable, parameters: Tree, config: Any, x_btd: Any, *, cotangent: Any) -> Any:
+    """`mixture_of_experts_vjp` on a device."""
+    site = device.path(parameters["experts"]["hidden"]["kernel"], "experts.hidden.kernel")
+    inner = device.operations.output_gradient(device, site, cotangent)
+    with alone():
+        found = original(_experts(parameters, device), config, x_btd, cotangent=inner)
+    gradients = dict(found["parameters"])
+    gradients["router"] = {name: device.operations.shared_gradient(device, name, g) for name, g in gradients["router"].items()}
+    g_btd = device.operations.input_gradient(device, site, "x", found["x_btd"])
+    if "shared" in parameters:
+        shared = experts.shared_expert_vjp(parameters, config, x_btd, cotangent=cotangent)
+        gradients |= shared["parameters"]
+        g_btd = g_btd + shared["x_btd"]
+    return {"parameters": gradients, "x_btd": g_btd}
 
 
 def embedding(

@@ -161,6 +161,8 @@ _REPLACED = {
         "attention.query_key_norm_vjp": parts.query_key_norm,
         "feed_forward.feed_forward": parts.feed_forward,
         "feed_forward.feed_forward_vjp": parts.feed_forward_vjp,
+        "experts.mixture_of_experts": parts.mixture_of_experts,
+        "experts.mixture_of_experts_vjp": parts.mixture_of_experts_vjp,
         "embedding.embedding": parts.embedding,
         "embedding.embedding_vjp": parts.embedding_vjp,
         "embedding.logits": parts.logits,
