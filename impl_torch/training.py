@@ -97,6 +97,8 @@ class Trainer:
     ) -> None:
         config.need_objective()
         self._weighted = weighted = recipe.router_weights(config, mesh)
+        if weighted and recompute and compiled:
+            raise ValueError("router losses with recompute need compiled=False; got compiled=True")
         if torch.device(device).type == "cuda":
             if not torch.cuda.is_available():
                 raise ValueError(f"device {device} needs a CUDA device; torch sees none")

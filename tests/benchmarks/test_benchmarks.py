@@ -295,7 +295,7 @@ def test_frameworks_that_stand_apart_are_not_held_together(monkeypatch: pytest.M
     counts = []
 
     class Process:
-        failed, described, second = None, "here", False
+        failed, described, second, before = None, "here", False, False
 
         def __init__(self, framework: str, *_: Any) -> None:
             self.framework = framework

@@ -138,7 +138,6 @@ SETTINGS: dict[str, dict[str, Any]] = {"plain": {}, "recompute": {"recompute": T
 
 @pytest.mark.parametrize("setting", every(2, SETTINGS))
 def test_a_training_step_equals_the_reference(setting: str) -> None:
-    """Explicit axes compute every expert for all tokens."""
     kind = type("OnAxes", (Trainer,), {"axes": AxisType.Explicit})
     config, held = CONFIGS["limits"], arrays(CONFIGS["limits"])
     run, wanted = kind(config, PAPER, held, **SETTINGS[setting]), Reference(config, PAPER, held)

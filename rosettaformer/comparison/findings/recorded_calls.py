@@ -11,7 +11,7 @@ import numpy as np
 from ...judge.compare import HIGHEST
 from ...judge.expectation.tolerance import MAX_FACTOR, ulp
 from .. import axes, words
-from ..engine.process import Process, every
+from ..engine.process import Failed, Process, every
 from ..matching import layouts
 from ..matching.layer_matching import Network
 from .noise import SAME, Difference, difference
@@ -120,12 +120,16 @@ class Calls:
         """Returns the differences of the outputs, of which those that rounding causes are `rounding`.
 
         Rounding decides near ties, such as a router's. So numbers that jump if the weights change by
-        SHAKEN have a noise of their own: the largest change.
+        SHAKEN have a noise of their own: the largest change. A side that keeps its weights has none.
         """
         if not any(one.verdict == "differs" and one.noise and not order for one, order in found):
             return [*found]
+        try:
+            shaken = every(self.sides, "shaken", SHAKES, SHAKEN)
+        except Failed:
+            return [*found]
         arrays, spreads = [], []
-        for call, runs in zip(self.pair(WHOLE, WHOLE), every(self.sides, "shaken", SHAKES, SHAKEN), strict=True):
+        for call, runs in zip(self.pair(WHOLE, WHOLE), shaken, strict=True):
             arrays.append(self.common(call, "outputs"))
             others = [self.common({**call, "outputs": outputs}, "outputs") for outputs in runs]
             spreads.append([np.max([np.abs(other[n] - own) for other in others], axis=0) for n, own in enumerate(arrays[-1])])

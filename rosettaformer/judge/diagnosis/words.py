@@ -369,7 +369,7 @@ def from_position(position: int, padded: bool) -> str:
     elif position == 1:
         text = "equal at position 0, wrong elsewhere"
     else:
-        text = f"equal before position {position}, wrong from there on"
+        text = f"equal up to position {position - 1}, wrong from there on"
     return text + COUNTED * padded
 
 

@@ -108,7 +108,8 @@ def _sort(x: Any, stable: bool = True, dim: int = -1, descending: bool = False) 
     """Sorts in ONNX, which torch's exporter cannot if the order is stable: TopK lists the first of equal numbers first."""
     from onnxscript import opset20 as op  # installed only with the ONNX exporter
 
-    return op.TopK(x, op.Gather(op.Shape(x), [dim]), axis=dim, largest=int(descending), sorted=1)
+    place: Any = [dim]
+    return op.TopK(x, op.Gather(op.Shape(x), place), axis=dim, largest=int(descending), sorted=1)
 
 
 def _in_parts() -> dict[Any, Any]:
