@@ -26,7 +26,7 @@ def quickly(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def _port(folder: Path, family: str, framework: str, cases: list[Case]) -> Path:
     path = folder / f"{family.replace('-', '_')}_port.py"
-    path.write_text(written(Path(cases[0].folder) / "float32", framework, path.name))
+    path.write_text(written(next(Path(cases[0].folder).iterdir()), framework, path.name))
     return path
 
 

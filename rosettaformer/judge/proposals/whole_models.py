@@ -188,6 +188,7 @@ def _dialect(dialect: dict[str, Any], config: TransformerConfig, flags: Mapping[
         "kernel": kernel if flags["inputs_first"] else values["transpose"].format(kernel),
         "scale": plus.format(f"self.scale{read}"),
         "offset": f" + self.offset{read}" * config.norm_offset, "wide_offset": f" + wide(self.offset{read})" * config.norm_offset,
+        "through": ".call" * (dialect["call"] == "call" and config.experts > 0),  # Keras copies lists that layers get
         "branch": "y_btd" if config.residual_multiplier == 1 else values["times"].format("y_btd", "self.multiplier"),
         "embedded": values["times"].format("x_btd", "self.multiplier"),
         "scaled_logits": values["times"].format("logits_btv", "self.logit_scale"),
