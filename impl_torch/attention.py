@@ -113,8 +113,8 @@ class MultiHeadAttention(nn.Module):
 
     The projections are linear layers with outputs `(h k)`, `(g k)` and `(g e)`. The number of heads
     follows from their width, so that tensor parallelism can give each process some of the heads.
-    Queries and keys are normalized if the config sets query_key_norm (QKNORM). scores: default,
-    those of the first encoder layer; they decide whether each head has a sink (SINK). rotation: for
+    Queries and keys are normalized if the config sets query_key_norm (QKNORM). scores: by default
+    as in the first encoder layer; they decide whether each head has a sink (SINK). rotation: for
     queries and keys (ROTARY); None for no rotation. keep_bhts: dropout mask of the weights.
     """
 

@@ -165,6 +165,20 @@ def test_ids_of_experts_may_come_in_any_order_and_are_checked() -> None:
             _chosen(ids, full)
 
 
+def test_a_prompt_of_one_id_sends_almost_all_tokens_to_the_same_experts(tmp_path: Path) -> None:
+    """A port that drops tokens beyond a capacity then drops many."""
+    case = next(case for case in cases_of("mixtral", tmp_path, ["float32"]) if case.name == "repeated")
+    for call in run(case.at("float64"))[1].calls:
+        assert (call.chosen_btx.mean(axis=(0, 1)) > 0.9).sum() == CHOSEN
+
+
+def test_the_bias_of_a_new_router_changes_choices(tmp_path: Path) -> None:
+    case = next(case for case in cases_of("gpt_oss", tmp_path, ["float32"]) if case.id == "transformer/medium").at("float64")
+    for layer, call in enumerate(run(case)[1].calls):
+        bias_x = case.parameters[f"decoder.layers.{layer}.feed_forward.router.bias"]
+        assert (call.choose(call.config, call.scores_btx - bias_x) != call.chosen_btx).any()
+
+
 @pytest.mark.parametrize("family", every(4, ROUTED))
 def test_new_models_have_decisive_routers(family: str, tmp_path: Path) -> None:
     """Less than 1 % of the decisions in bfloat16 are undecided, and every expert is chosen."""

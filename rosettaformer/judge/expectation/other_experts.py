@@ -78,7 +78,7 @@ def _together(case: Case, before: Expectations, answer: Mapping[str, np.ndarray]
 
 
 class _Branches:
-    """The choices that undecided tokens may make. found, decisions, bounds: `tolerance.decided` with those of `changed`.
+    """The choices that undecided tokens may make. found, decisions, bounds: `tolerance.decided` with the choices of `changed`.
 
     runs: of the reference in the last search. complete: whether it tried every choice within the
     bounds; with groups of experts that is unknown.
@@ -93,7 +93,7 @@ class _Branches:
     def explaining(self, right: Callable[[Mapping[str, np.ndarray]], bool], room: int, place: Place | None = None) -> Changes:
         """Returns the fewest other choices with which the reference is right, in at most `room` runs; empty if there are none.
 
-        A choice changes the scores of later ones, whose alternatives are those of its own run. place: of the tokens; by default any.
+        A choice changes later scores, so its own run tells which alternatives follow. place: of the tokens; by default any.
         """
         self.runs, self.complete = 0, self._case.config.router_groups == 1
         queue = collections.deque([(Changes(), self._options(self.decisions, place))])

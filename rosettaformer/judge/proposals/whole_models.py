@@ -18,10 +18,10 @@ from ..templates import TEMPLATES
 
 PARTS = ("layers", "rotation", "attention", "feed_forward", "model")  # of the text, in order
 PLAIN = TEMPLATES.parents[1] / "guide" / "snippets" / "components"  # the guide's plain functions
-_FIELDS = """
-    heads epsilon score_cap logit_cap logit_scale embedding_multiplier residual_multiplier gate_limit experts experts_per_token
-    router_groups router_groups_kept router_scale
-""".split()  # noqa: SIM905 - a list of names reads better in lines
+_FIELDS = (
+    "heads", "epsilon", "score_cap", "logit_cap", "logit_scale", "embedding_multiplier", "residual_multiplier", "gate_limit",
+    "experts", "experts_per_token", "router_groups", "router_groups_kept", "router_scale",
+)  # fmt: skip
 _COMPUTED = {  # fields computed from entries
     "score_scale": {"query_pre_attn_scalar": 'config["query_pre_attn_scalar"] ** -0.5'},
     "logit_scale": {"logits_scaling": '1 / config["logits_scaling"]'},

@@ -70,7 +70,7 @@ def of_decoder(config: TransformerConfig) -> Iterator[Case]:
         for name, inputs in prompts_of(config, "target", "target_mask_bt"):
             if component == "transformer" or name in STATES:
                 yield case_of(name, component, config, inputs if component in routed else {"source": None} | inputs)
-    if config.experts:  # all tokens choose the same experts
+    if config.experts:  # almost all tokens choose the same experts
         token_bt = np.repeat(ids_of(config, "target", np.ones((1, 1), bool)), length_of(config, MEDIUM), axis=1)
         yield case_of("repeated", "transformer", config, {"source": None, "target": token_bt})
     for name, length, first in (("steps", PADDED, PADDED // 2), ("medium_steps", MEDIUM, MEDIUM - 9), ("long_steps", LONG + 6, LONG)):

@@ -205,7 +205,7 @@ def feed_forward_vjp(
 
 
 def _experts(parameters: Tree, device: Device) -> dict[str, Any]:
-    """The router and the experts; those of other devices are zeros, which add nothing."""
+    """The router and the experts; on each device the other experts are zeros, which add nothing."""
     own = {
         part: {name: _placed(_own(array, 0, device), array, 0, device) for name, array in tree.items()}
         for part, tree in parameters["experts"].items()
