@@ -113,9 +113,9 @@ def decode(
 
     Row t scores the token after target t. target: ids `b t`, or soft one-hot rows `b t v`; a Text
     also has a mask. memory_bsd: the vectors attended to; None for a decoder-only model.
-    source_mask_bs: the memory's real tokens. keep: dropout masks by site (decoder.embedding_dropout,
-    and of the layers); None in evaluation. routed: collects the logits of the layers'
-    routers. Raises ValueError on invalid ids, masks and shapes, and if the config has no decoder.
+    source_mask_bs: the memory's real tokens. keep: dropout masks by site, of the embedding and the
+    layers; None in evaluation. routed: collects the logits of the layers' routers. Raises
+    ValueError on invalid ids, masks and shapes, and if the config has no decoder.
     """
     memory = _memory(config, memory_bsd, source_mask_bs, target)
     keep, own = dropout.part(keep, "decoder"), parameters["decoder"]
