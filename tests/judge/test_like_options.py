@@ -104,7 +104,7 @@ def test_a_model_that_cannot_be_loaded_in_one_dtype_is_examined_in_the_others(tm
     quick = ("--component", "transformer", "--dtype", "float64,float32", "--limit", 600)
     invoke("diagnose", port, "--like", "qwen3", *quick, "--json", tmp_path / "a.json")
     (finding,) = json.loads((tmp_path / "a.json").read_text())["findings"]
-    assert (finding["verdict"], finding["dtype"], finding["text"].splitlines()[1:]) == ("error", "float64", ["  float32 conforms"])
+    assert (finding["verdict"], finding["dtype"], "float32" in finding["text"]) == ("error", "float64", True)
 
 
 def test_diagnose_does_not_call_right_what_has_no_answer(tmp_path: Path) -> None:
