@@ -228,10 +228,15 @@ def _far(case: Case, before: dict[str, Expectation], answer: Any, ask: Answer, r
     tokens, *others = before
     bound, notes = max(before[name].bound for name in others), list[str]()
     for factor in FAR:
-        replay = _replay(case, answer, functools.partial(_same_for_all, factor * bound), set())
-        notes = replay.notes(chosen(case, replay, ask, rounded)[tokens])
-        if not notes:
-            return ""
+        rejected: set[Hypothesis] = set()
+        for _ in range(ROUNDS):
+            replay = _replay(case, answer, functools.partial(_same_for_all, factor * bound), rejected)
+            reference = chosen(case, replay, ask, rounded)[tokens]
+            if not (notes := replay.notes(reference)):
+                return ""
+            if (others := replay.others(reference)) <= rejected:
+                break
+            rejected |= others
     return "; ".join(notes)
 
 
