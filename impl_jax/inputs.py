@@ -76,8 +76,8 @@ def embed(
         x_btd = x_btd + own.position_embedding(position_bt)
     elif config.positions == "sinusoidal":
         position_t = np.arange(length) if isinstance(length, int) else jnp.arange(length)
-        layout = config.sinusoid_layout
-        table_td = positional_encoding(position_t, config.model_width, x_btd.dtype, layout)
+        made = config.model_width, x_btd.dtype, config.sinusoid_layout
+        table_td = positional_encoding(position_t + config.position_offset, *made)
         x_btd = x_btd + take_rows(table_td, position_bt, mode="clip")
     if segment_bt is not None:
         segments, kind = config.segments if side == "source" else 0, str(segment_bt.dtype)

@@ -27,7 +27,8 @@ class Residual(NamedTuple):
     """The residual connection around a sub-layer.
 
     post: `norm(x + dropout(sublayer(x)))`; pre: `x + dropout(sublayer(norm(x)))`; after:
-    `x + dropout(norm(sublayer(x)))`; sandwich: `x + dropout(output_norm(sublayer(norm(x))))`.
+    `x + dropout(norm(sublayer(x)))`; sandwich: `x + dropout(output_norm(sublayer(norm(x))))`;
+    parallel: `x + dropout(sublayer(read))`.
     multiplier: multiplies what is added to x.
     """
 
@@ -36,9 +37,17 @@ class Residual(NamedTuple):
     norms: tuple[Norm, Norm | None]
     dropout: Dropout
 
-    def __call__(self, x_btd: jax.Array, sublayer: Sublayer, keep_btd: Mask = None) -> jax.Array:
+    def __call__(
+        self,
+        x_btd: jax.Array,
+        sublayer: Sublayer,
+        keep_btd: Mask = None,
+        read_btd: jax.Array | None = None,
+    ) -> jax.Array:
         norm, output_norm = self.norms
-        y_btd = sublayer(norm(x_btd) if self.placement in ("pre", "sandwich") else x_btd)
+        if read_btd is None:
+            read_btd = norm(x_btd) if self.placement in ("pre", "sandwich") else x_btd
+        y_btd = sublayer(read_btd)
         if self.placement == "after":
             y_btd = norm(y_btd)
         elif output_norm is not None:
@@ -67,6 +76,7 @@ class Layer(nnx.Module):
     cross_attention_dropout: Dropout
 
     def __init__(self, config: TransformerConfig, layer: int = 0, **own: Unpack[Own]) -> None:
+        self.parallel = config.parallel
         self.residual = config.norm_placement, config.residual_multiplier
         dropout = functools.partial(Dropout, config.dropout_rate, rngs=own["rngs"])
         self.self_attention = MultiHeadAttention(config, config.scores(layer, self.causal), **own)
@@ -75,7 +85,8 @@ class Layer(nnx.Module):
         self.self_attention_dropout = dropout()
         kind = MixtureOfExperts if config.has_experts(layer) else FeedForward
         self.feed_forward = kind(config, **own)
-        self.feed_forward_norm = norm(config, **own)
+        shared = config.norm_placement == "parallel_shared"
+        self.feed_forward_norm = None if shared else norm(config, **own)
         self.feed_forward_output_norm = output_norm(config, **own)
         self.feed_forward_dropout = dropout()
 
@@ -88,9 +99,10 @@ class Layer(nnx.Module):
         routed: list[jax.Array] | None = None,
     ) -> jax.Array:
         """Runs the residual sub-layers in order. The caller provides the attentions."""
+        attention_read_btd, network_read_btd = self.parallel_inputs(x_btd)
         norms = self.self_attention_norm, self.self_attention_output_norm
         around = Residual(*self.residual, norms, self.self_attention_dropout)
-        x_btd = around(x_btd, attend, part(keep, "self_attention_dropout"))
+        x_btd = around(x_btd, attend, part(keep, "self_attention_dropout"), attention_read_btd)
         if attend_to_memory is not None:
             norms = self.cross_attention_norm, self.cross_attention_output_norm
             around = Residual(*self.residual, norms, self.cross_attention_dropout)
@@ -101,9 +113,17 @@ class Layer(nnx.Module):
                 return self.feed_forward(y_btd, routed)
             return self.feed_forward(y_btd, part(keep, "feed_forward", "hidden_dropout"))
 
-        norms = self.feed_forward_norm, self.feed_forward_output_norm
+        norms = self.feed_forward_norm or self.self_attention_norm, self.feed_forward_output_norm
         around = Residual(*self.residual, norms, self.feed_forward_dropout)
-        return around(x_btd, feed_forward, part(keep, "feed_forward_dropout"))
+        return around(x_btd, feed_forward, part(keep, "feed_forward_dropout"), network_read_btd)
+
+    def parallel_inputs(self, x_btd: jax.Array) -> tuple[jax.Array | None, jax.Array | None]:
+        """Returns what attention and feed-forward of a parallel block read; otherwise None."""
+        if not self.parallel:
+            return None, None
+        read_btd = self.self_attention_norm(x_btd)
+        other = self.feed_forward_norm
+        return read_btd, read_btd if other is None else other(x_btd)
 
 
 class EncoderLayer(Layer):

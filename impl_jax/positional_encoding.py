@@ -45,9 +45,10 @@ def positional_encoding(
 ) -> jax.Array:
     """`PE(p, 2i) = sin(p / 10000^(2i/d))`, `PE(p, 2i+1) = cos(p / 10000^(2i/d))`, `b t d`.
 
-    layout: "halves" puts all sines before all cosines. An odd width has one more sine. Angles are
-    float64 whatever jax_enable_x64 says. NumPy computes concrete positions once, while tracing;
-    traced positions put float64 operations into the program.
+    layout: "halves" puts all sines before all cosines; an odd width has one more sine.
+    "tensor2tensor" does too, with frequencies `10000^(-i/(n-1))` of n = d // 2 pairs; an odd width
+    ends in a zero. Angles are float64 whatever jax_enable_x64 says. NumPy computes concrete
+    positions once, while tracing; traced positions put float64 operations into the program.
     """
     if width < 1:
         raise ValueError(f"width must be at least 1; got {width}")
@@ -55,13 +56,19 @@ def positional_encoding(
     dtype = jax.dtypes.canonicalize_dtype(dtype)
     traced = is_traced(position_bt)
     xp = jnp if traced else np
-    frequency_d = 10000.0 ** (-2.0 * (np.arange(width) // 2) / width)
+    pairs, last = (width + 1) // 2, width / 2
+    if layout == "tensor2tensor":
+        pairs, last = width // 2, max(width // 2 - 1, 1)
+    frequency_n = 10000.0 ** (-np.arange(pairs) / last)
     with jax.enable_x64(True):
-        angle_btd = (position_bt if traced else np.asarray(position_bt))[..., None] * frequency_d
-        encoding_btd = xp.where(np.arange(width) % 2 == 0, xp.sin(angle_btd), xp.cos(angle_btd))
-        if layout == "halves":
-            encoding_btd = xp.concatenate([encoding_btd[..., ::2], encoding_btd[..., 1::2]], -1)
-        return jnp.asarray(encoding_btd.astype(dtype))
+        angle_btn = (position_bt if traced else np.asarray(position_bt))[..., None] * frequency_n
+        waves = xp.sin(angle_btn), xp.cos(angle_btn)
+        if layout == "interleaved":
+            encoding_btd = xp.stack(waves, axis=-1).reshape(*position_bt.shape, 2 * pairs)
+        else:
+            zero_bt1 = xp.zeros((*position_bt.shape, 1))
+            encoding_btd = xp.concatenate([*waves, zero_bt1], axis=-1)
+        return jnp.asarray(encoding_btd[..., :width].astype(dtype))
 
 
 class PositionEmbedding(nnx.Module):

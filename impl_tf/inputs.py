@@ -195,7 +195,8 @@ def embed(
 
 def sinusoids(config: TransformerConfig, length: int | tf.Tensor, dtype: tf.DType) -> tf.Tensor:
     """Returns the vectors of the first positions, `p d`."""
-    return positional_encoding(tf.range(length), config.model_width, dtype, config.sinusoid_layout)
+    position_p = tf.range(length) + config.position_offset
+    return positional_encoding(position_p, config.model_width, dtype, config.sinusoid_layout)
 
 
 def table(config: TransformerConfig, side: str) -> str:

@@ -25,8 +25,9 @@ class Residual(NamedTuple):
     """The residual connection around a sub-layer.
 
     post: `norm(x + dropout(sublayer(x)))`; pre: `x + dropout(sublayer(norm(x)))`; after:
-    `x + dropout(norm(sublayer(x)))`; sandwich: `x + dropout(output_norm(sublayer(norm(x))))`. The
-    config's residual_multiplier multiplies what is added to x.
+    `x + dropout(norm(sublayer(x)))`; sandwich: `x + dropout(output_norm(sublayer(norm(x))))`;
+    parallel: `x + dropout(sublayer(read))`. The config's residual_multiplier multiplies what is
+    added to x.
     """
 
     config: TransformerConfig
@@ -34,10 +35,16 @@ class Residual(NamedTuple):
     dropout: Dropout
 
     def __call__(
-        self, x_btd: tf.Tensor, sublayer: Sublayer, keep_btd: tf.Tensor | None
+        self,
+        x_btd: tf.Tensor,
+        sublayer: Sublayer,
+        keep_btd: tf.Tensor | None,
+        read_btd: tf.Tensor | None = None,
     ) -> tf.Tensor:
         (norm, output_norm), placement = self.norms, self.config.norm_placement
-        y_btd = sublayer(norm(x_btd) if placement in ("pre", "sandwich") else x_btd)
+        if read_btd is None:
+            read_btd = norm(x_btd) if placement in ("pre", "sandwich") else x_btd
+        y_btd = sublayer(read_btd)
         if placement == "after":
             y_btd = norm(y_btd)
         elif output_norm is not None:
@@ -75,7 +82,9 @@ class _Layer(Configured):
         network = MixtureOfExperts if config.has_experts(layer) else FeedForward
         self.feed_forward = network(config, dtype=dtype, name="feed_forward")
         self.feed_forward_dropout = Dropout(rate, dtype=dtype, name="feed_forward_dropout")
-        self.feed_forward_norm = norm(config, dtype=dtype, name="feed_forward_norm")
+        self.feed_forward_norm = None
+        if config.norm_placement != "parallel_shared":
+            self.feed_forward_norm = norm(config, dtype=dtype, name="feed_forward_norm")
         self.feed_forward_output_norm = output_norm(
             config, dtype=dtype, name="feed_forward_output_norm"
         )
@@ -89,10 +98,11 @@ class _Layer(Configured):
         routed: Routed | None = None,
     ) -> tf.Tensor:
         """Runs the residual sub-layers in order. The caller provides the attentions."""
+        attention_read_btd, network_read_btd = self.parallel_inputs(x_btd)
         config = self.config
         norms = self.self_attention_norm, self.self_attention_output_norm
         around = Residual(config, norms, self.self_attention_dropout)
-        x_btd = around(x_btd, attend, part(keep, "self_attention_dropout"))
+        x_btd = around(x_btd, attend, part(keep, "self_attention_dropout"), attention_read_btd)
         if attend_to_memory is not None:
             norms = self.cross_attention_norm, self.cross_attention_output_norm
             around = Residual(config, norms, self.cross_attention_dropout)
@@ -103,9 +113,17 @@ class _Layer(Configured):
                 return self.feed_forward(y_btd, routed=routed)
             return self.feed_forward(y_btd, part(keep, "feed_forward", "hidden_dropout"))
 
-        norms = self.feed_forward_norm, self.feed_forward_output_norm
+        norms = self.feed_forward_norm or self.self_attention_norm, self.feed_forward_output_norm
         around = Residual(config, norms, self.feed_forward_dropout)
-        return around(x_btd, feed_forward, part(keep, "feed_forward_dropout"))
+        return around(x_btd, feed_forward, part(keep, "feed_forward_dropout"), network_read_btd)
+
+    def parallel_inputs(self, x_btd: tf.Tensor) -> tuple[tf.Tensor | None, tf.Tensor | None]:
+        """Returns what attention and feed-forward of a parallel block read; otherwise None."""
+        if not self.config.parallel:
+            return None, None
+        read_btd = self.self_attention_norm(x_btd)
+        other = self.feed_forward_norm
+        return read_btd, read_btd if other is None else other(x_btd)
 
     def get_config(self) -> dict[str, object]:
         return {**super().get_config(), "layer": self.layer}

@@ -34,21 +34,26 @@ def positional_encoding(
 ) -> tf.Tensor:
     """`PE(p, 2i) = sin(p / 10000^(2i/d))`, `PE(p, 2i+1) = cos(p / 10000^(2i/d))`, `b t d`.
 
-    layout: "halves" puts all sines before all cosines. An odd width has one more sine. Each pair of
-    columns shares one angle; a reshape interleaves them. Computed in float64, then cast to dtype.
-    Raises ValueError if width is less than 1, and on another layout.
+    layout: "halves" puts all sines before all cosines; an odd width has one more sine.
+    "tensor2tensor" does too, with frequencies `10000^(-i/(n-1))` of n = d // 2 pairs; an odd width
+    ends in a zero. Each pair of columns shares one angle; a reshape interleaves them. Computed in
+    float64, then cast to dtype. Raises ValueError if width is less than 1, and on another layout.
     """
     if width < 1:
         raise ValueError(f"width must be at least 1; got {width}")
     known("sinusoid layout", [layout], SINUSOID_LAYOUTS)
-    frequency = 10000.0 ** (-2.0 * np.arange((width + 1) // 2) / width)
-    angle = tf.cast(position_bt, tf.float64)[..., tf.newaxis] * frequency
-    pairs = tf.stack([tf.sin(angle), tf.cos(angle)], axis=-1)
-    shape = tf.concat([tf.shape(position_bt), [2 * len(frequency)]], axis=0)
-    table_btd = tf.reshape(pairs, shape)[..., :width]
-    if layout == "halves":
-        table_btd = tf.concat([table_btd[..., 0::2], table_btd[..., 1::2]], axis=-1)
-    return tf.cast(table_btd, dtype)
+    pairs, last = (width + 1) // 2, width / 2
+    if layout == "tensor2tensor":
+        pairs, last = width // 2, max(width // 2 - 1, 1)
+    frequency_n = 10000.0 ** (-np.arange(pairs) / last)
+    angle = tf.cast(position_bt, tf.float64)[..., tf.newaxis] * frequency_n
+    if layout == "interleaved":
+        shape = tf.concat([tf.shape(position_bt), [2 * pairs]], axis=0)
+        encoding = tf.reshape(tf.stack([tf.sin(angle), tf.cos(angle)], axis=-1), shape)
+    else:
+        zero = tf.zeros_like(tf.cast(position_bt, tf.float64))[..., tf.newaxis]
+        encoding = tf.concat([tf.sin(angle), tf.cos(angle), zero], axis=-1)
+    return tf.cast(encoding[..., :width], dtype)
 
 
 @register

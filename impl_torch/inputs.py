@@ -104,8 +104,9 @@ def encoding_table(
     """Returns the encoding of the first positions, `p d`; None if positions are not sinusoidal."""
     if config.positions != "sinusoidal":
         return None
-    place_p, layout = torch.arange(length, device=device), config.sinusoid_layout
-    return positional_encoding.positional_encoding(place_p, config.model_width, dtype, layout)
+    place_p = torch.arange(length, device=device) + config.position_offset
+    own = config.model_width, dtype, config.sinusoid_layout
+    return positional_encoding.positional_encoding(place_p, *own)
 
 
 def rows(embedding: nn.Module, index_bt: Tensor, more: bool = False) -> Tensor:

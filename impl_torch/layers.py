@@ -23,16 +23,25 @@ class Residual(NamedTuple):
     """The residual connection around a sub-layer.
 
     post: `norm(x + dropout(sublayer(x)))`; pre: `x + dropout(sublayer(norm(x)))`; after:
-    `x + dropout(norm(sublayer(x)))`; sandwich: `x + dropout(output_norm(sublayer(norm(x))))`.
+    `x + dropout(norm(sublayer(x)))`; sandwich: `x + dropout(output_norm(sublayer(norm(x))))`;
+    parallel: `x + dropout(sublayer(read))`.
     """
 
     config: TransformerConfig
     norms: tuple[nn.Module, nn.Module | None]
     dropout: nn.Module
 
-    def __call__(self, x_btd: Tensor, sublayer: Sublayer, keep_btd: Tensor | None) -> Tensor:
+    def __call__(
+        self,
+        x_btd: Tensor,
+        sublayer: Sublayer,
+        keep_btd: Tensor | None,
+        read_btd: Tensor | None = None,
+    ) -> Tensor:
         (norm, output_norm), placement = self.norms, self.config.norm_placement
-        y_btd = sublayer(norm(x_btd) if placement in ("pre", "sandwich") else x_btd)
+        if read_btd is None:
+            read_btd = norm(x_btd) if placement in ("pre", "sandwich") else x_btd
+        y_btd = sublayer(read_btd)
         if placement == "after":
             y_btd = norm(y_btd)
         elif output_norm is not None:
@@ -72,7 +81,8 @@ class Layer(nn.Module):
             self.cross_attention_dropout = Dropout(config.dropout_rate)
         mixed = config.has_experts(layer)
         self.feed_forward = MixtureOfExperts(config) if mixed else FeedForward(config)
-        self.feed_forward_norm = norm(config)
+        shared = config.norm_placement == "parallel_shared"
+        self.feed_forward_norm = None if shared else norm(config)
         self.feed_forward_output_norm = norm(config) if second else None
         self.feed_forward_dropout = Dropout(config.dropout_rate)
 
@@ -85,9 +95,10 @@ class Layer(nn.Module):
         routed: list[Tensor] | None = None,
     ) -> Tensor:
         """Runs the residual sub-layers in order. The caller provides the attentions."""
+        attention_read_btd, network_read_btd = self.parallel_inputs(x_btd)
         norms = self.self_attention_norm, self.self_attention_output_norm
         around = Residual(self.config, norms, self.self_attention_dropout)
-        x_btd = around(x_btd, attend, part(keep, "self_attention_dropout"))
+        x_btd = around(x_btd, attend, part(keep, "self_attention_dropout"), attention_read_btd)
         if attend_to_memory is not None:
             norms = self.cross_attention_norm, self.cross_attention_output_norm
             around = Residual(self.config, norms, self.cross_attention_dropout)
@@ -98,9 +109,17 @@ class Layer(nn.Module):
                 return self.feed_forward(y_btd, routed)
             return self.feed_forward(y_btd, part(keep, "feed_forward", "hidden_dropout"))
 
-        norms = self.feed_forward_norm, self.feed_forward_output_norm
+        norms = self.feed_forward_norm or self.self_attention_norm, self.feed_forward_output_norm
         around = Residual(self.config, norms, self.feed_forward_dropout)
-        return around(x_btd, feed_forward, part(keep, "feed_forward_dropout"))
+        return around(x_btd, feed_forward, part(keep, "feed_forward_dropout"), network_read_btd)
+
+    def parallel_inputs(self, x_btd: Tensor) -> tuple[Tensor | None, Tensor | None]:
+        """Returns what attention and feed-forward of a parallel block read; otherwise None."""
+        if not self.config.parallel:
+            return None, None
+        read_btd = self.self_attention_norm(x_btd)
+        other = self.feed_forward_norm
+        return read_btd, read_btd if other is None else other(x_btd)
 
 
 class EncoderLayer(Layer):

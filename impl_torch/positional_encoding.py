@@ -1,6 +1,7 @@
 """Positions, sinusoidal and learned (POSITION)."""
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from reference_numpy import TransformerConfig, checks
@@ -33,18 +34,25 @@ def positional_encoding(
 ) -> Tensor:
     """`PE(p, 2i) = sin(p / 10000^(2i/d))`, `PE(p, 2i+1) = cos(p / 10000^(2i/d))`, `b t d`.
 
-    layout: "halves" puts all sines before all cosines. Computed in float64 on the device of the
-    positions, then cast to dtype.
+    layout: "halves" puts all sines before all cosines. "tensor2tensor" does too, with frequencies
+    `10000^(-i/(n-1))` of n = d // 2 pairs; an odd width ends in a zero. Computed in float64 on the
+    device of the positions, then cast to dtype.
     """
     if width < 1:
         raise ValueError(f"width must be at least 1; got {width}")
     known("sinusoid layout", [layout], SINUSOID_LAYOUTS)
-    if layout == "halves":
-        in_turn = positional_encoding(position_bt, width, dtype)
-        return torch.cat((in_turn[..., 0::2], in_turn[..., 1::2]), dim=-1)
-    even = torch.arange(0, width, 2, dtype=torch.float64, device=position_bt.device)
-    angle = position_bt[..., None] * torch.pow(10000.0, -even / width)
-    return torch.stack((angle.sin(), angle.cos()), dim=-1).flatten(-2)[..., :width].to(dtype)
+    pairs, last = (width + 1) // 2, width / 2
+    if layout == "tensor2tensor":
+        pairs, last = width // 2, max(width // 2 - 1, 1)
+    pair = torch.arange(pairs, dtype=torch.float64, device=position_bt.device)
+    angle = position_bt[..., None] * torch.pow(10000.0, -pair / last)
+    if layout == "interleaved":
+        encoding = torch.stack((angle.sin(), angle.cos()), dim=-1).flatten(-2)
+    else:
+        encoding = torch.cat((angle.sin(), angle.cos()), dim=-1)
+    if 2 * pairs < width:
+        encoding = F.pad(encoding, (0, 1))
+    return encoding[..., :width].to(dtype)
 
 
 class PositionEmbedding(Table):

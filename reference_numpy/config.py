@@ -20,6 +20,7 @@ __all__ = [
     "LAYER_KINDS",
     "NORMS",
     "NORM_PLACEMENTS",
+    "PARALLEL",
     "POOLER_ACTIVATIONS",
     "POSITIONS",
     "POSITION_STARTS",
@@ -35,10 +36,11 @@ __all__ = [
 ACTIVATIONS = ("relu", "gelu_erf", "gelu_tanh", "gelu_sigmoid", "silu")
 POOLER_ACTIVATIONS = ("tanh", "relu")
 NORMS = ("layer", "rms")
-NORM_PLACEMENTS = ("post", "pre", "sandwich", "after")
+NORM_PLACEMENTS = ("post", "pre", "sandwich", "after", "parallel", "parallel_shared")
+PARALLEL = ("parallel", "parallel_shared")
 POSITIONS = ("none", "sinusoidal", "learned", "rotary")
 POSITION_STARTS = ("first_token", "row")
-SINUSOID_LAYOUTS = ("interleaved", "halves")
+SINUSOID_LAYOUTS = ("interleaved", "halves", "tensor2tensor")
 ROTARY_LAYOUTS = ("halves", "interleaved")
 QUERY_KEY_NORMS = ("none", "head", "width")
 LAYER_KINDS = ("global", "local")
@@ -145,9 +147,10 @@ class TransformerConfig(fields.Fields):
 
     POSITIONS: ClassVar = Group("positions")
     positions: _Positions  # sinusoidal or learned: added to embeddings; rotary: queries and keys
-    sinusoid_layout: _SinusoidLayout  # sines and cosines alternate, or sines come first
+    sinusoid_layout: _SinusoidLayout  # sines and cosines alternate, or sines come first, also in
+    # tensor2tensor, whose last frequency is 1 / 10000
     max_positions: _Count  # tokens that a learned table supports; 0 unless positions is learned
-    position_offset: _Count  # row of position 0 in a learned table; earlier rows are unused
+    position_offset: _Count  # learned: row of position 0; sinusoidal: added to every position
     position_start: _Start  # token at position 0: the first real token, or the first of the row
 
     ROTARY: ClassVar = Group("rotary")
@@ -207,7 +210,8 @@ class TransformerConfig(fields.Fields):
     norm_offset: _Flag  # norms add an offset after the scale
     norm_one_plus_scale: _Flag  # norms multiply by 1 + scale
     norm_cast_before_scale: _Flag  # half precision rounds normalized values before the scale
-    norm_placement: _Placement  # of x + f(x): pre norm(x), post norm(x + f(x)), after norm(f(x))
+    norm_placement: _Placement  # of x + f(x): pre norm(x), post norm(x + f(x)), after norm(f(x));
+    # parallel x + f(norm(x)) + g(norm(x))
     residual_multiplier: _Positive  # multiplies f(x) before it is added to x
     final_norm: _Flag  # norm after the last layer of encoder and decoder
     epsilon: _Positive  # added to the variance or mean square inside the root
@@ -277,9 +281,9 @@ class TransformerConfig(fields.Fields):
         if (self.positions == "learned") != (self.max_positions > 0):
             got = f"positions={self.positions}, max_positions={self.max_positions}"
             yield f'max_positions must be set if, and only if, positions is "learned"; got {got}'
-        if self.position_offset and self.positions != "learned":
+        if self.position_offset and self.positions not in ("learned", "sinusoidal"):
             got = f"{self.position_offset} with positions={self.positions}"
-            yield f"position_offset requires learned positions; got {got}"
+            yield f"position_offset requires learned or sinusoidal positions; got {got}"
         if self.segments and not self.encoder_layers:
             yield f"segments require an encoder; got segments={self.segments}, encoder_layers=0"
         if self.decoder_layers and (self.pooler or self.masked_language_head):
@@ -288,6 +292,9 @@ class TransformerConfig(fields.Fields):
                 "only an encoder-only model has a pooler or a masked-language head; "
                 f"got {got}, decoder_layers={self.decoder_layers}"
             )
+        if self.parallel and self.cross_attention:
+            got = f"{self.norm_placement} with encoder_layers={self.encoder_layers}"
+            yield f"parallel sub-layers exclude cross-attention; got norm_placement={got}"
         if self.classes and not self.pooler:
             yield f"a classification head needs a pooler; got classes={self.classes}, pooler=False"
         if "local" in self.layer_pattern and not self.window:
@@ -364,6 +371,17 @@ class TransformerConfig(fields.Fields):
         """Returns how a layer's self-attention treats its scores; layer None: cross-attention."""
         window = 0 if layer is None else self.layer_kind(layer).window
         return Scores(self.score_scale, self.score_cap, window, causal, self.has_sink(layer))
+
+    @property
+    def parallel(self) -> bool:
+        """Whether the feed-forward reads the input of the layer, next to the self-attention."""
+        return self.norm_placement in PARALLEL
+
+    def input_norm(self, sublayer: str) -> str:
+        """Returns the name of the norm of a sub-layer's input; empty if it has none."""
+        if self.norm_placement == "parallel_shared":
+            return "self_attention_norm"
+        return f"{sublayer}_norm" if self.norm_placement in ("pre", "sandwich", "parallel") else ""
 
     def output_norm(self, sublayer: str) -> str:
         """Returns the name of the norm of a sub-layer's output; empty if it has none."""

@@ -104,7 +104,10 @@ def summed(
         x_btd = x_btd + positional_encoding.position_embedding(own, position_bt, offset)
     elif config.positions == "sinusoidal":
         x_btd = x_btd + positional_encoding.positional_encoding(
-            position_bt, config.model_width, x_btd.dtype, config.sinusoid_layout
+            position_bt + config.position_offset,
+            config.model_width,
+            x_btd.dtype,
+            config.sinusoid_layout,
         )
     if config.segments and side == "source":
         own = parameters["source_segment_embedding"]

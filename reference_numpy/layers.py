@@ -16,10 +16,19 @@ Pair = tuple[Sublayer, Callable[..., Gradients]]  # a sub-layer and its vjp
 
 
 def residual(
-    parameters: Tree, config: Config, name: str, x_btd: Array, sublayer: Sublayer, keep: Keep
+    parameters: Tree,
+    config: Config,
+    name: str,
+    x_btd: Array,
+    sublayer: Sublayer,
+    keep: Keep,
+    read_btd: Array | None = None,
 ) -> Array:
-    """Applies a sub-layer by name, with its norms, dropout and residual connection."""
-    y_btd = sublayer(residual_in(parameters, config, name, x_btd))
+    """Applies a sub-layer by name, with its norms, dropout and residual connection.
+
+    read_btd: what the sub-layer reads, if that is not the sum x to which it adds its output.
+    """
+    y_btd = sublayer(residual_in(parameters, config, name, x_btd if read_btd is None else read_btd))
     return residual_out(parameters, config, name, x_btd, y_btd, keep)
 
 
@@ -46,6 +55,7 @@ def run(
     attend: self-attention of its argument. attend_to_memory: cross-attention of it, as the query.
     routed: collects the router's logits, if the layer has experts.
     """
+    read_btd = x_btd if config.parallel else None
     x_btd = residual(parameters, config, "self_attention", x_btd, attend, keep)
     if attend_to_memory is not None:
         x_btd = residual(parameters, config, "cross_attention", x_btd, attend_to_memory, keep)
@@ -53,7 +63,7 @@ def run(
     def transform(y_btd: Array) -> Array:
         return network(parameters, config, y_btd, keep, routed)
 
-    return residual(parameters, config, "feed_forward", x_btd, transform, keep)
+    return residual(parameters, config, "feed_forward", x_btd, transform, keep, read_btd)
 
 
 def encoder_layer(
@@ -66,13 +76,16 @@ def encoder_layer(
     """Self-attention, then feed-forward, each as a residual sub-layer: `b t d`.
 
     post: `x = norm(x + dropout(sublayer(x)))`; pre: `x = x + dropout(sublayer(norm(x)))`; after:
-    `x = x + dropout(norm(sublayer(x)))`; sandwich: `x = x + dropout(norm(sublayer(norm(x))))`.
+    `x = x + dropout(norm(sublayer(x)))`; sandwich: `x = x + dropout(norm(sublayer(norm(x))))`;
+    parallel: `x = x + dropout(attention(norm(x))) + dropout(FFN(norm(x)))`, with two norms of the
+    same x; parallel_shared: with one, the self_attention_norm.
     parameters: self_attention, self_attention_norm, feed_forward, feed_forward_norm; sandwich also
     self_attention_output_norm and feed_forward_output_norm. attending: for the self-attention.
     keep: masks of self_attention_dropout, self_attention.weights_dropout, feed_forward_dropout and
     feed_forward.hidden_dropout; None in evaluation. Raises ValueError if the shapes do not match.
     Source: Vaswani et al. 2017, section 3.1; pre: Xiong et al. 2020; sandwich: Ding et al. 2021,
-    Gemma Team 2024; after: Liu et al. 2022, OLMo Team 2024.
+    Gemma Team 2024; after: Liu et al. 2022, OLMo Team 2024; parallel: Black et al. 2022, GPT-NeoX;
+    parallel_shared: Wang & Komatsuzaki 2021, GPT-J.
     """
 
     def attend(y_btd: Array) -> Array:
@@ -148,25 +161,25 @@ def decoder_layer_vjp(
 
 
 def residual_in(parameters: Tree, config: Config, name: str, x_btd: Array) -> Array:
-    """The input of a sub-layer: `norm(x)` (pre, sandwich), otherwise x."""
-    if config.norm_placement not in ("pre", "sandwich"):
+    """The input of a sub-layer: `norm(x)` (pre, sandwich, parallel), otherwise x."""
+    if not (of_input := config.input_norm(name)):
         return x_btd
-    return normalization.norm(parameters[f"{name}_norm"], config, x_btd)
+    return normalization.norm(parameters[of_input], config, x_btd)
 
 
 def residual_in_vjp(
     parameters: Tree, config: Config, name: str, x_btd: Array, *, cotangent: Array
 ) -> Gradients:
     """Returns norms, the gradients of this norm by name, and x_btd."""
-    if config.norm_placement not in ("pre", "sandwich"):
+    if not (of_input := config.input_norm(name)):
         return {"norms": {}, "x_btd": cotangent}
-    return _norm_vjp(parameters, config, f"{name}_norm", x_btd, cotangent)
+    return _norm_vjp(parameters, config, of_input, x_btd, cotangent)
 
 
 def residual_out(
     parameters: Tree, config: Config, name: str, x_btd: Array, y_btd: Array, keep: Keep
 ) -> Array:
-    """Joins a sub-layer's output y: `x + dropout(y)` (pre), the norm of that (post), or
+    """Joins a sub-layer's output y: `x + dropout(y)` (pre, parallel), the norm of that (post), or
     `x + dropout(norm(y))` (sandwich, after).
     """
     keep_btd = dropout.part(keep, f"{name}_dropout")
@@ -324,21 +337,30 @@ def run_vjp(
 
     Returns parameters, x_btd, and anything else that the vjps of the sub-layers return.
     """
-    steps = []
+    steps, first_btd = [], x_btd
     for name, (sublayer, vjp) in sublayers.items():
-        in_btd = residual_in(parameters, config, name, x_btd)
+        read_btd = first_btd if config.parallel else x_btd
+        in_btd = residual_in(parameters, config, name, read_btd)
         out_btd = sublayer(in_btd)
-        steps.append((name, vjp, x_btd, in_btd, out_btd))
+        steps.append((name, vjp, x_btd, read_btd, in_btd, out_btd))
         x_btd = residual_out(parameters, config, name, x_btd, out_btd, keep)
     gradients: Gradients = {}
     others: Gradients = {}
-    for name, vjp, x_btd, in_btd, out_btd in reversed(steps):
-        of = parameters, config, name, x_btd
-        after = residual_out_vjp(*of, out_btd, keep, cotangent=cotangent)
+    of_first: list[Array] = []  # the gradients of the input that parallel sub-layers share
+    for name, vjp, x_btd, read_btd, in_btd, out_btd in reversed(steps):
+        of = parameters, config, name
+        after = residual_out_vjp(*of, x_btd, out_btd, keep, cotangent=cotangent)
         inner = vjp(in_btd, cotangent=after["y_btd"])
-        before = residual_in_vjp(*of, cotangent=inner.pop("x_btd"))
+        before = residual_in_vjp(*of, read_btd, cotangent=inner.pop("x_btd"))
         norms = before["norms"] | after["norms"]
+        for shared in norms.keys() & gradients.keys():
+            other = gradients.pop(shared)
+            norms[shared] = {part: g + other[part] for part, g in norms[shared].items()}
         gradients = {name: inner.pop("parameters"), **norms, **gradients}
         others |= inner
-        cotangent = after["x_btd"] + before["x_btd"]
-    return {"parameters": gradients, "x_btd": cotangent, **others}
+        cotangent = after["x_btd"]
+        if config.parallel:
+            of_first.append(before["x_btd"])
+        else:
+            cotangent = cotangent + before["x_btd"]
+    return {"parameters": gradients, "x_btd": sum(of_first, cotangent), **others}

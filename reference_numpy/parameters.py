@@ -229,7 +229,8 @@ def _sublayer(config: Config, part: str, layer: int = 0) -> Names:
         names = axes(config, "mixture_of_experts" if mixed else "feed_forward")
     else:
         names = _multi_head_attention(config, layer if part == "self_attention" else None)
-    names = _within(part, names) | _part(config, f"{part}_norm", "layer_norm")
+    norm = config.input_norm(part) or f"{part}_norm"
+    names = _within(part, names) | _part(config, norm, "layer_norm")
     if config.norm_placement == "sandwich":
         names |= _part(config, f"{part}_output_norm", "layer_norm")
     return names

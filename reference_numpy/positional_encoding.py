@@ -31,22 +31,25 @@ def positional_encoding(
 ) -> Array:
     """`PE(p, 2i) = sin(p / 10000^(2i/d))`, `PE(p, 2i+1) = cos(p / 10000^(2i/d))`, `b t d`.
 
-    layout: "halves" puts all sines before all cosines. An odd width has one more sine. position_bt:
-    integers of any size. Computed in float64, then cast to dtype. Raises ValueError if width is
-    less than 1, and on another layout. Source: Vaswani et al. 2017, section 3.5; halves: published
-    code, tensor2tensor.
+    layout: "halves" puts all sines before all cosines; an odd width has one more sine.
+    "tensor2tensor" does too, with frequencies `10000^(-i/(n-1))` of n = d // 2 pairs; an odd width
+    ends in a zero. position_bt: integers of any size. Computed in float64, then cast to dtype.
+    Raises ValueError if width is less than 1, and on another layout. Source: Vaswani et al. 2017,
+    section 3.5; the layouts: published code, Marian and tensor2tensor.
     """
     if width < 1:
         raise ValueError(f"width must be at least 1; got {width}")
     known("sinusoid layout", [layout], SINUSOID_LAYOUTS)
-    frequency_d = arithmetic.power(10000.0, -2.0 * (np.arange(width) // 2) / width)
-    angle_btd = position_bt[..., None] * frequency_d
-    encoding_btd, half = np.empty(angle_btd.shape, dtype), (width + 1) // 2
-    sines, cosines = slice(half), slice(half, None)
+    pairs, last = (width + 1) // 2, width / 2
+    if layout == "tensor2tensor":
+        pairs, last = width // 2, max(width // 2 - 1, 1)
+    angle_btn = position_bt[..., None] * arithmetic.power(10000.0, -np.arange(pairs) / last)
+    encoding_btd = np.zeros((*position_bt.shape, width), dtype)
+    sines, cosines = slice(pairs), slice(pairs, 2 * pairs)
     if layout == "interleaved":
         sines, cosines = slice(0, None, 2), slice(1, None, 2)
-    encoding_btd[..., sines] = np.sin(angle_btd[..., 0::2])
-    encoding_btd[..., cosines] = np.cos(angle_btd[..., 1::2])
+    encoding_btd[..., sines] = np.sin(angle_btn)
+    encoding_btd[..., cosines] = np.cos(angle_btn[..., : width // 2])
     return encoding_btd
 
 

@@ -62,7 +62,7 @@ COLOURS = {Verdict.EXPLAINED: "green", Verdict.INDISTINGUISHABLE: "yellow", Verd
         "--limit",
         type=click.FloatRange(min=0.1),
         metavar="SECONDS",
-        help="CPU time for the search, not counting the port's. [default: none; 120 for a whole model]",
+        help="CPU time for the search, not counting the port's. [default: none; 60 for a whole model]",
     ),
     seconds("--answer-limit", 60.0, "Time limit for one output of the port."),
     click.option("--command", metavar="LINE", help="Command that runs the port in another environment or language."),

@@ -69,11 +69,12 @@ _BY_NAME = [field.name for field in dataclasses.fields(GenerationOptions) if fie
     artefact_options,
 )
 def generate(system: str | None, chat: bool, mesh: Any, backend: str, device: str, **options: Any) -> None:
-    """Generate text with a decoder-only model.
+    """Generate text with a decoder-only model or an encoder-decoder.
 
-    DIR is a Hugging Face checkpoint of a model such as GPT-2 or Llama. The prompts are those of
-    --prompt, or the lines of FILE or standard input. An empty prompt starts with bos_token_id. With
-    --chat, a prompt is a user message, or a JSON list of messages with role and content.
+    DIR is a Hugging Face checkpoint of a model such as GPT-2, Llama or BART. The prompts are those
+    of --prompt, or the lines of FILE or standard input; an encoder-decoder reads them as sources.
+    An empty prompt starts with bos_token_id. With --chat, a prompt is a user message, or a JSON
+    list of messages with role and content.
 
     The options are those of `generate` in transformers; the defaults are those of
     DIR/generation_config.json. If a prompt fails, its output is an error and the exit code is 2.
@@ -98,6 +99,8 @@ def _generate(
     found, model = _opened(folder, artefact, **options)
     settings = GenerationOptions(**{**found.defaults, **given})
     _refuse_without_effect(given, settings)
+    if "decoder_start_token_id" in given and not model.config.encoder_layers:
+        raise ValueError("decoder_start_token_id has no effect on a decoder-only model")
     if outside := [id_ for id_ in settings.eos_token_id if id_ >= model.config.target_vocabulary]:
         said = f"eos_token_id must be in 0 .. {model.config.target_vocabulary - 1}; got {', '.join(map(str, outside))}"
         if "eos_token_id" in given:
@@ -106,7 +109,14 @@ def _generate(
             click.echo(words.no_end(said, folder), err=True)
     rows, encode = Lines("prompt"), _encoder(found, system) if chat else found.tokenizer.prompt
     for lines in model.shared(several):
-        page = Page(found.tokenizer, settings.num_return_sequences, rows.count, as_json, len(prompts) != 1, echo=not chat)
+        page = Page(
+            found.tokenizer,
+            settings.num_return_sequences,
+            rows.count,
+            as_json,
+            len(prompts) != 1,
+            echo=not (chat or model.config.encoder_layers),
+        )
         for line in _answers(model, encode, lines, settings, rows, page, functools.partial(found.tokenizer.text, special=True)):
             if model.speaks:
                 click.echo(line, nl=False)
@@ -170,7 +180,7 @@ def _answers(
     prompts = []
     for line, bad in lines:
         ids, problem = ([], bad) if bad else _prompt(model, encode, line, settings)
-        page.expect(line, ids, problem)
+        page.expect(line, [settings.start_id] if ids and model.config.encoder_layers else ids, problem)
         rows.add(problem)
         prompts.append(ids)
     yield page.ready()
@@ -187,12 +197,16 @@ def _answers(
 
 def _prompt(model: Any, encode: Callable[[str], list[int]], text: str, settings: Any) -> tuple[list[int], str]:
     """Returns the ids of a prompt, or no ids and the problem."""
+    from ..use.inference.generation import check_sources
+
     config, first = model.config, settings.bos_token_id
     try:
         ids = encode(text)
         if not ids and (first is None or first >= config.target_vocabulary):
             raise ValueError("the prompt is empty and the model has no bos_token_id")
-        settings.most(len(ids or [first]), config.max_positions)
+        if config.encoder_layers:
+            check_sources(config, [ids or [first]])
+        settings.most(1 if config.encoder_layers else len(ids or [first]), config.max_positions)
     except ValueError as error:
         return [], str(error)
     return ids or [first], ""

@@ -98,8 +98,11 @@ def _like(family: str, framework: str, check: bool) -> int:
 
     unsupported.refuse(family)
     Choice(new.names()).convert(family, None, None)
+    both = new.family_of(family).encoder_decoder
     if framework:
         Choice([*PLAIN]).convert(framework, None, None)
+    if framework and both:
+        raise ValueError(f"--framework writes models with an encoder or a decoder; {family} has both")
     path = Path(f"{re.sub(r'[^a-z0-9]', '_', family)}_port.py")
     _refuse(path.stem, path)
     if check:
@@ -111,7 +114,7 @@ def _like(family: str, framework: str, check: bool) -> int:
             new.write(family, Path(folder, family))
             write_text(path, written(Path(folder, family), framework, path.name))
     else:
-        _write("like", path)
+        _write("like_seq2seq" if both else "like", path)
     click.echo(words.wrote(path))
     code = _check(str(path), like=family) if check else 0
     named = f"{path} --like {family}"

@@ -103,8 +103,8 @@ class Case:
 
     @property
     def real_bt(self) -> np.ndarray | None:
-        """The mask of the target's (else the source's) real tokens; None if all are real."""
-        return next((self.inputs[name] for name in MASKS if self.inputs.get(name) is not None), None)
+        """The mask of the target's (without a target, the source's) real tokens; None if all are real."""
+        return self.inputs.get(MASKS["source" if self.inputs.get("target") is None else "target"])
 
     def part(self, outputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """Returns the compared part of a port's outputs, with 0 at padding and for texts without tokens.
@@ -114,12 +114,15 @@ class Case:
         found = {name: array for name, array in outputs.items() if not self.outputs or name in self.outputs}
         if self.compared == LAST:
             return {name: array[:, -1:] if array.ndim == 3 else array for name, array in found.items()}
-        if self.compared == REAL and self.real_bt is not None:
-            return {name: _zero_at_padding(name, array, self.real_bt) for name, array in found.items()}
-        return found
+        if self.compared != REAL:
+            return found
+        source = self.inputs.get(MASKS["source"])
+        return {
+            name: _zero_at_padding(name, array, source if name.startswith("encoder.") else self.real_bt) for name, array in found.items()
+        }
 
 
-MASKS = ("target_mask_bt", "source_mask_bs")
+MASKS = {"source": "source_mask_bs", "target": "target_mask_bt"}  # of each side of a model's input
 
 
 def pinned(suite: Any) -> int:
@@ -132,7 +135,9 @@ def pinned(suite: Any) -> int:
     return suite
 
 
-def _zero_at_padding(name: str, array: np.ndarray, real_bt: np.ndarray) -> np.ndarray:
+def _zero_at_padding(name: str, array: np.ndarray, real_bt: np.ndarray | None) -> np.ndarray:
+    if real_bt is None:
+        return array
     start = int(name.endswith("_lbtd"))
     real_bt = np.logical_or.reduce(real_bt, axis=1) if name == "output" and array.ndim == 2 else real_bt  # vectors of whole texts
     if array.ndim != start + real_bt.ndim + 1 or array.shape[start:-1] != real_bt.shape:

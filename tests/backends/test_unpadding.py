@@ -23,6 +23,7 @@ CONFIGS = {
         **STILL, **LEARNED, embedding_norm=True, segments=2, encoder_layers=2, decoder_layers=2
     ),
     "pre-sinusoidal-from-the-row": CONFIG.replace(**STILL, position_start="row", norm_placement="pre", tie_logits=False, padding_id=3),
+    "decoder-only-parallel": CONFIG.replace(**STILL, encoder_layers=0, share_embeddings=False, norm_placement="parallel_shared"),
     "decoder-only": CONFIG.replace(**STILL, encoder_layers=0, share_embeddings=False),
 }
 TIED, OTHERS = CONFIGS["post-sinusoidal-tied"], CONFIGS["pre-learned-from-the-row-untied"]

@@ -26,7 +26,9 @@ pytestmark = pytest.mark.filterwarnings("ignore:enable_nested_tensor is True, bu
 
 FOLDER = "rosettaformer convert FOLDER NEW.safetensors"
 # the remedy for a Hugging Face model
-CONVERTED = dict.fromkeys(("BERT", "GPT-2", "Llama", "RoBERTa", "DistilBERT", "OPT", "GPT-Neo"), FOLDER)
+CONVERTED = dict.fromkeys(
+    ("BERT", "GPT-2", "Llama", "RoBERTa", "DistilBERT", "OPT", "GPT-Neo", "BART", "mBART", "Pegasus", "Marian"), FOLDER
+)
 ELSE = "rosettaformer compare transformers:DIR OTHER"
 LISTED = json.loads(LISTS.read_text())
 CANONICAL = "convert FILE new --from canonical --to canonical"
@@ -95,10 +97,10 @@ FOLDERS: dict[tuple[str, ...], tuple[str, str]] = {
     ("_METADATA", "manifest.ocdbt"): ("an Orbax checkpoint", "rosettaformer.files.checkpoints.save"),
     (".metadata", "__0_0.distcp"): ("a distributed PyTorch checkpoint", "torch.distributed.checkpoint.format_utils"),
     ("config.json", "model.bin", "shared_vocabulary.json"): ("a CTranslate2 model", "converted from"),
-    ("config.json", "pytorch_model.bin"): ("a Hugging Face model of type 'marian'", "rosettaformer compare transformers:"),
+    ("config.json", "pytorch_model.bin"): ("a Hugging Face model of type 't5'", "rosettaformer compare transformers:"),
     ("pytorch_model.bin",): ("torch.save file", ": pytorch_model.bin"),
     ("pytorch_model-00001-of-00002.bin", "pytorch_model-00002-of-00002.bin"): ("2 torch.save files", ": pytorch_model-00001-of-00002.bin"),
-    ("config.json", "tokenizer.json"): ("'marian'", "rosettaformer compare transformers:"),
+    ("config.json", "tokenizer.json"): ("'t5'", "rosettaformer compare transformers:"),
     ("adapter_config.json", "README.md"): ("a PEFT adapter", "merge it"),
 }
 
@@ -143,7 +145,7 @@ def test_a_file_of_another_program_is_told(tmp_path: Path, name: str) -> None:
 def test_a_folder_of_another_program_is_told(tmp_path: Path, names: tuple[str, ...]) -> None:
     what, advice = FOLDERS[names]
     for name in names:
-        (tmp_path / "files" / name).write_text('{"model_type": "marian"}' if name == "config.json" else "")
+        (tmp_path / "files" / name).write_text('{"model_type": "t5"}' if name == "config.json" else "")
     assert_told(tmp_path / "files", what, advice)
 
 

@@ -39,6 +39,8 @@ OTHERS: dict[str, dict[str, Any]] = {
     "qwen2_moe": {"mlp_only_layers": [1], "shared_expert_intermediate_size": 5}, "qwen3_moe": {"decoder_sparse_step": 2},
     "granitemoeshared": {"shared_intermediate_size": 5}, "gpt_oss": {"sliding_window": 3, "swiglu_limit": 0.7},
     "glm4_moe": {"n_group": 2, "topk_group": 2, "head_dim": 12},
+    "gpt_neox": {"hidden_size": 96}, "phi": {"head_dim": 12}, "cohere2": {"sliding_window": 3},
+    "gptj": {"rotary_dim": 4, "max_position_embeddings": 9}, "codegen": {"rotary_dim": 4, "max_position_embeddings": 9},
 }  # fmt: skip
 LLAMA3 = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 0.5, "high_freq_factor": 4.0, "original_max_position_embeddings": 32}
 YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 6, "beta_fast": 0.6, "beta_slow": 0.05}
@@ -100,6 +102,7 @@ FLIPPED: dict[str, tuple[Any, ...]] = {
     "use_qk_norm": (True, None), "num_nextn_predict_layers": (0, 2), "swiglu_limit": (0.3, 5.0, 0.0, None, "7"),
     "swiglu_alpha": (1.0, 2), "router_jitter_noise": (0.3,), "router_aux_loss_coef": (0.3,), "output_router_logits": (True,),
     **dict.fromkeys(MULTIPLIERS, (0.3, 2, 0.0, -1.0, None, "2")),
+    "logit_scale": (0.3, None, "2"), "rotary_dim": (2, 6, 8, None, "4"), "rotary_emb_base": (70.0,), "rotary_pct": (0.5,),
     "_sliding_window_pattern": (2,), "tie_last_hidden_states": (False,), "gradient_checkpointing": (True,),
 }  # fmt: skip
 # entries that the library computes with, although they change the class of that family or are unknown to it
@@ -121,7 +124,9 @@ REFUSED_OF: dict[str, dict[str, Any]] = {
     "bert": {"hidden_act": ("silu", "swish", "gelu_10", "mish"), "is_decoder": (True,)},
     "gpt2": {"embd_pdrop": (0.5,), "scale_attn_by_inverse_layer_idx": (True,),
              "scale_attn_weights": (False,)},
-    "stablelm": {name: FLIPPED[name] for name in ("use_parallel_residual", "qk_layernorm", "hidden_dropout")},
+    "stablelm": {name: FLIPPED[name] for name in ("qk_layernorm", "hidden_dropout")},
+    "phi": {"qk_layernorm": (True,), "embd_pdrop": (0.5,)}, "cohere": {"use_qk_norm": (True,)},
+    **{family: {"embd_pdrop": (0.5,)} for family in ("gptj", "codegen")},
     "opt": {name: FLIPPED[name] for name in ("word_embed_proj_dim", "layer_norm_elementwise_affine", "layerdrop")},
     "starcoder2": {"residual_dropout": (0.5,), "embedding_dropout": (1.0,)},
     "gpt_neo": {"resid_dropout": (1.0,), "embed_dropout": (1.0,), "num_attention_heads": (6,)},

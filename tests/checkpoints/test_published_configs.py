@@ -28,6 +28,11 @@ YARN = {
 }  # fmt: skip
 LAYERS = [*["sliding_attention"] * 3, "full_attention"]
 # model_type, entries that the library no longer writes with their companions, fields of the config
+_FAIRSEQ = {
+    "activation_dropout": 0.1, "add_bias_logits": False, "add_final_layer_norm": False, "classif_dropout": 0.0, "classifier_dropout": 0.0,
+    "decoder_layerdrop": 0.0, "encoder_layerdrop": 0.0, "init_std": 0.02, "is_encoder_decoder": True, "normalize_before": False,
+    "normalize_embedding": False,
+}  # fmt: skip
 PUBLISHED: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
     ("starcoder2", {
         "activation_function": "gelu", "attention_softmax_in_fp32": True, "layer_norm_epsilon": 1e-05,
@@ -56,6 +61,21 @@ PUBLISHED: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
         "summary_first_dropout": 0.1, "summary_proj_to_labels": True,
         "summary_type": "cls_index", "summary_use_proj": True,
     }, {"layer_pattern": ("global", "local"), "window": 256}),
+    ("gpt_neox", {"rotary_emb_base": 9000, "rotary_pct": 0.5, "classifier_dropout": 0.1}, {
+        "rotary_base": 9000, "rotary_fraction": 0.5, "norm_placement": "parallel",
+    }),
+    ("gpt_neox", {"use_parallel_residual": False, "rope_theta": 9000}, {"norm_placement": "pre", "rotary_base": 9000}),
+    ("phi", {"hidden_size": 2560, "partial_rotary_factor": 0.4, "rope_theta": 9000.0, "qk_layernorm": False}, {
+        "rotary_base": 9000, "rotary_fraction": 0.4,
+    }),
+    ("cohere", {"use_qk_norm": False, "logit_scale": 0.0625, "rope_theta": 8000000.0}, {"logit_scale": 0.0625, "rotary_base": 8e6}),
+    ("cohere2", {"sliding_window_pattern": 4, "num_hidden_layers": 8, "rope_theta": 50000}, {
+        "rotary_pattern": (True, True, True, False), "window": 4096,
+    }),
+    ("gptj", {"rotary": True, "rotary_dim": 64, "n_inner": None, "summary_type": "cls_index", "scale_attn_weights": True}, {
+        "rotary_fraction": 0.25, "feed_forward_width": 16384,
+    }),
+    ("codegen", {"n_ctx": 2048, "n_head": 32, "rotary_dim": 32}, {"rotary_fraction": 0.25}),
     ("opt", {"activation_dropout": 0.0, "prefix": "</s>"}, {"position_offset": 2, "final_norm": True}),
     ("xlm-roberta", {
         "max_position_embeddings": 514, "output_past": True, "pad_token_id": 1,
@@ -97,11 +117,36 @@ PUBLISHED: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
         "use_qk_norm": True,
     }, {"expert_pattern": (False,) * 3 + (True,) * 89, "shared_width": 1408, "query_key_norm": "head", "rotary_fraction": 0.5}),
     ("distilbert", {"sinusoidal_pos_embds": False, "tie_weights_": True}, {"position_start": "row"}),
+    ("marian", _FAIRSEQ | {
+        "activation_function": "swish", "bad_words_ids": [[58100]], "d_model": 512, "decoder_attention_heads": 8, "decoder_ffn_dim": 2048,
+        "decoder_layers": 6, "decoder_vocab_size": 58101, "encoder_attention_heads": 8, "encoder_ffn_dim": 2048, "encoder_layers": 6,
+        "extra_pos_embeddings": 58101, "num_hidden_layers": 6, "pad_token_id": 58100, "scale_embedding": True,
+        "share_encoder_decoder_embeddings": True, "static_position_embeddings": True,
+    }, {"activation": "silu", "sinusoid_layout": "halves", "position_offset": 0, "norm_placement": "post", "share_embeddings": True}),
+    ("pegasus", _FAIRSEQ | {
+        "activation_function": "relu", "add_final_layer_norm": True, "decoder_layers": 16, "encoder_layers": 16, "extra_pos_embeddings": 1,
+        "force_bos_token_to_be_generated": False, "normalize_before": True, "num_hidden_layers": 16, "pad_token_id": 0,
+        "scale_embedding": True, "static_position_embeddings": True, "vocab_size": 96103,
+    }, {"positions": "sinusoidal", "final_norm": True, "embedding_norm": False, "output_bias": True}),
+    ("bart", _FAIRSEQ | {
+        "force_bos_token_to_be_generated": True, "forced_bos_token_id": 0, "num_hidden_layers": 12, "pad_token_id": 1, "prefix": " ",
+        "scale_embedding": False, "vocab_size": 50264,
+    }, {"position_offset": 2, "max_positions": 1024, "embedding_norm": True, "final_norm": False, "scale_embedding": False}),
+    ("mbart", _FAIRSEQ | {
+        "add_final_layer_norm": True, "normalize_before": True, "normalize_embedding": True, "num_hidden_layers": 12, "pad_token_id": 1,
+        "scale_embedding": True, "static_position_embeddings": False, "vocab_size": 250054,
+    }, {"norm_placement": "pre", "final_norm": True, "embedding_norm": True, "position_start": "row"}),
+    ("m2m_100", {
+        "activation_function": "relu", "decoder_layerdrop": 0.05, "encoder_layerdrop": 0.05, "is_encoder_decoder": True,
+        "num_hidden_layers": 12, "pad_token_id": 1, "scale_embedding": True, "vocab_size": 256206,
+    }, {"sinusoid_layout": "tensor2tensor", "position_offset": 2, "position_start": "first_token", "output_bias": False}),
 ]  # fmt: skip
 # the rejected change of a family, and the entry that is named
 REFUSED = [
     ("roberta", {"pad_token_id": None}), ("roberta", {"max_position_embeddings": 2}), ("roberta", {"hidden_act": "relu"}),
     ("gpt_neo", {"attention_types": [[["global"], 10**12]]}),
+    ("cohere", {"use_qk_norm": True}), ("phi", {"qk_layernorm": True}), ("gptj", {"rotary_dim": None}), ("codegen", {"n_head": 2}),
+    ("gpt_neox", {"use_parallel_residual": "yes"}),
 ]  # fmt: skip
 
 

@@ -13,18 +13,17 @@ from messages import each_mentions
 from rosettaformer.files.checkpoints import container, unsupported
 from rosettaformer.files.checkpoints.hugging_face import FAMILIES
 
-EXPERTS, PARALLEL, RECURRENT, BIASES, PAIR = "experts", "parallel block", "recurrent", "position biases", "decoder"
+EXPERTS, FALCON, RECURRENT, BIASES, PAIR = "experts", "fused projections", "recurrent", "position biases", "decoder"
 # model_type and entries of its config.json -> the components it needs
 NEEDS: list[tuple[str, dict[str, Any], list[str]]] = [
     ("phimoe", {}, [EXPERTS]),
-    ("phi", {}, [PARALLEL]),
-    ("falcon", {"alibi": True}, [PARALLEL, "ALiBi"]),
-    ("falcon", {"alibi": False, "parallel_attn": True}, [PARALLEL]),
+    ("falcon", {"alibi": True}, [FALCON, "ALiBi"]),
+    ("falcon", {"alibi": False, "parallel_attn": True}, [FALCON]),
     ("bloom", {}, ["ALiBi"]),
     ("mamba", {"state_size": 16}, [RECURRENT]),
     ("t5", {"relative_attention_num_buckets": 32, "is_encoder_decoder": True}, [BIASES, PAIR]),
     ("deepseek_v3", {"kv_lora_rank": 512, "n_routed_experts": 256}, [EXPERTS, "latent attention"]),
-    ("new_one", {"num_experts": 8, "use_parallel_residual": True}, [EXPERTS, PARALLEL]),
+    ("new_one", {"num_experts": 8, "use_parallel_residual": True}, [EXPERTS]),
     ("new_one", {"num_experts": 1, "layer_types": ["full_attention"]}, []),
     ("new_one", {"layer_types": ["linear_attention"], "vision_config": {"a": 1}}, [RECURRENT, "audio"]),
     ("new_one", {"num_experts": "8", "embedding_size": None, "alibi": "no"}, []),

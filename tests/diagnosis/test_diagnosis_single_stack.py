@@ -39,7 +39,9 @@ def given(model, change):
 
 def read(axes_of):
     global weights
-    weights = [(theirs, ours, axes_of(axes)) for theirs, ours, axes in weights]
+    def turned(rows):
+        return tuple((*row[:2], *map(axes_of, row[2:])) for row in rows)
+    weights = {{name: turned(rows) for name, rows in weights.items()}} if isinstance(weights, dict) else turned(weights)
 
 def wrong(model, config):
     {mistake}
@@ -112,7 +114,7 @@ read(lambda axes: {
         "replaced(model.transformer.ln_f, lambda module, x, output: x)",
     ),
     "erf for tanh": ("gpt2", "transformer", {"FFN1"}, "decoder.layers.0.feed_forward", """
-        for block in model.transformer.h:
+        for block in model.transformer.h if config.activation == "gelu_tanh" else ():
             block.mlp.act = torch.nn.GELU()
 """),
 }  # fmt: skip

@@ -10,6 +10,7 @@ from expectations import store
 from kinds import conformance
 from whole_models import models
 
+from reference_numpy import TransformerConfig
 from rosettaformer.judge.case import Case
 from rosettaformer.judge.catalogue import Alteration, all_defects
 from rosettaformer.judge.catalogue.alteration import on_result
@@ -23,9 +24,14 @@ NAMES = ("short", "batch", "right_padding", "left_padding", "two_segments")
 LOGITS = ("transformer", "masked_language_logits")
 
 
-def planted(family: str, defects: Sequence[Alteration] = (), names: Sequence[str] = NAMES, **how: Any) -> Evidence:
-    """Returns the float32 outputs of the altered reference as evidence."""
-    cases = [case.at("float32") for case in models(family) if case.component in LOGITS and case.name in names]
+def planted(
+    family: str, defects: Sequence[Alteration] = (), names: Sequence[str] = NAMES, component: str = "",
+    altering: Callable[[TransformerConfig], dict[str, Callable[..., Any]]] | None = None, **how: Any,
+) -> Evidence:  # fmt: skip
+    """Returns the float32 outputs of the altered reference as evidence. altering: returns the functions that it replaces."""
+    meant = (component,) if component else LOGITS
+    cases = [case.at("float32") for case in models(family) if case.component in meant and case.name in names]
+    how |= {"replaces": altering(cases[0].config)} if altering else {}
     one = Alteration(id="", title="", component="transformer", fix={}, **{"replaces": {}} | how)
     answers = [{name: value.astype(np.float32) for name, value in (altered.answer((one,), case) or {}).items()} for case in cases]
     return Evidence(Hypotheses(cases, defects, store=store()), answers)

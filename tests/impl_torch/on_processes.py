@@ -48,6 +48,7 @@ SIZES = {
 ALONE = SIZES | {"encoder_layers": 0, "decoder_layers": 2}
 DROPPED: dict[str, Any] = {"dropout_rate": 0.2, "attention_dropout_rate": 0.3, "hidden_dropout_rate": 0.2}
 WIDTH: dict[str, Any] = {"norm_placement": "after", "query_key_norm": "width"}
+SHARED: dict[str, Any] = {"norm_placement": "parallel_shared", "positions": "rotary", "max_positions": 0, "norm": "layer"}
 CONFIGS = {
     # one table for source, target and logits; every bias
     "paper": preset("tiny", **SIZES, attention_bias=True, output_bias=True, **DROPPED),
@@ -68,6 +69,8 @@ CONFIGS = {
     "olmo2 with layer norms": preset("llama2_7b", **ALONE | {"key_value_heads": 1}, **WIDTH, norm="layer", norm_offset=True,
                                      norm_one_plus_scale=True),
     "sinks": preset("llama31_8b", **ALONE, attention_sinks="all"),
+    "parallel": preset("gpt2_small", **ALONE, **SHARED | {"norm_placement": "parallel"}, **DROPPED),
+    "parallel, shared": preset("llama31_8b", **ALONE, **SHARED),
     # fewer tokens than processes: the last ones have none
     "few tokens": preset("tiny", **SIZES | {"source_vocabulary": 5, "target_vocabulary": 5}, output_bias=True, padding_id=0),
     # frequencies of the longest row, which the last processes lack: their rows begin with padding
@@ -97,7 +100,7 @@ PLACES = np.maximum(np.arange(6) - np.arange(5)[:, None], 0)  # positions of the
 # An epsilon that dominates gradients of pure rounding, such as that of a key's bias.
 RECIPE = PAPER.replace(warmup=3, epsilon=1e-4, weight_decay=0.1, clip_norm=0.5)
 CLOSE = 1e-9
-AGAIN = ("llama", "paper", "gpt2")
+AGAIN = ("llama", "paper", "gpt2", "parallel")
 SEARCHING = ("decode_in_steps", "greedy_search", "sample", "beam_search")
 
 
@@ -321,6 +324,7 @@ CHECKS: dict[str, Callable[[], Run]] = {
     "microbatches of a row": partial(ten_steps, CONFIGS["qwen3"], RECIPE.replace(microbatches=5), 3),
     "recompute": partial(ten_steps, CONFIGS["paper"], steps=3, recompute=True),
     "recompute/classes": partial(ten_steps, CONFIGS["classes"], steps=3, recompute=True),
+    "recompute/parallel": partial(ten_steps, CONFIGS["parallel"], steps=3, recompute=True),
     "drawn": partial(drawn, CONFIGS["paper"], 7),
     "drawn/classes": partial(drawn, CONFIGS["classes"], 8),
     "moved": partial(moved, CONFIGS["paper"]),
@@ -331,6 +335,7 @@ CHECKS: dict[str, Callable[[], Run]] = {
     "searched/experts": partial(searched, CONFIGS["paper"].replace(experts=4, experts_per_token=3, expert_width=5, shared_width=8)),
     "no rows": partial(without_rows, CONFIGS["paper"]),
     "traffic": partial(collectives, CONFIGS["llama"]),
+    "traffic/parallel, shared": partial(collectives, CONFIGS["parallel, shared"]),
     "traffic/microbatches": partial(collectives, CONFIGS["llama"], microbatches=5),
     **{f"traffic/{name}": partial(collectives, CONFIGS[name]) for name in ("qwen3", "olmo2", "paper")},
     **{f"traffic/{name}": partial(collectives, config) for name, config in EXPERTS.items()},

@@ -22,7 +22,7 @@ from impl_torch.transformer import Transformer
 from impl_torch.values import Text
 from reference_numpy import TransformerConfig, layout, parameters, preset
 from reference_numpy import cache as steps
-from reference_numpy.config import ACTIVATIONS, NORM_PLACEMENTS, NORMS, QUERY_KEY_NORMS, ROTARY_LAYOUTS
+from reference_numpy.config import ACTIVATIONS, NORM_PLACEMENTS, NORMS, PARALLEL, QUERY_KEY_NORMS, ROTARY_LAYOUTS
 from reference_numpy.parameters import flatten, nest
 from reference_numpy.rotary_scaling import RotaryScaling
 
@@ -49,6 +49,8 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "mistral": ("mistral_7b", {"window": 4}),
     "interleaved": ("llama2_7b", {"rotary_layout": "interleaved", "rotary_fraction": 0.5, "query_key_value_bias": True,
                                   "rotary_pattern": (True, False)}),
+    "parallel": ("llama2_7b", {"norm_placement": "parallel", "norm": "layer", "norm_offset": True, "rotary_fraction": 0.5}),
+    "parallel_shared": ("llama2_7b", {"norm_placement": "parallel_shared", "gated_feed_forward": False, "output_bias": True}),
     **{kind: ("llama2_7b", {"rotary_scaling": RotaryScaling(kind=kind, **SCALINGS[kind])}) for kind in (*SCALINGS,)[1:]},
     "encoder": ("tiny", {"norm": "rms", "norm_cast_before_scale": True, "encoder_layers": 1, "positions": "rotary", "window": 3,
                          "layer_pattern": ("global", "local"), "position_start": "row", "gated_feed_forward": True, "padding_id": 0}),
@@ -71,14 +73,16 @@ def mixture(seed: int) -> TransformerConfig:
              "scale_embedding", "round_embedding_scale", "tie_logits", "query_key_value_bias", "attention_output_bias", "feed_forward_bias",
              "output_bias")  # fmt: skip
     scalings = [RotaryScaling(kind=kind, **SCALINGS[kind]) for kind in SCALINGS] + [RotaryScaling()]
+    encoders = one(0, 2)
+    placements = [placement for placement in NORM_PLACEMENTS if not encoders or placement not in PARALLEL]
     return preset(
         "tiny",
         **SIZES
         | {name: one(True, False) for name in flags}
-        | {"encoder_layers": one(0, 2), "decoder_layers": 2, "positions": one("none", "sinusoidal", "rotary", "rotary", "rotary")}
+        | {"encoder_layers": encoders, "decoder_layers": 2, "positions": one("none", "sinusoidal", "rotary", "rotary", "rotary")}
         | {"rotary_layout": one(*ROTARY_LAYOUTS), "rotary_scaling": one(*scalings), "local_rotary_scaling": one(*scalings)}
         | {"rotary_pattern": one((True,), (False, True)), "layer_pattern": one(("global",), ("local",), ("local", "global"))}
-        | {"window": one(1, 2, 3, 5), "activation": one(*ACTIVATIONS), "norm": one(*NORMS), "norm_placement": one(*NORM_PLACEMENTS)}
+        | {"window": one(1, 2, 3, 5), "activation": one(*ACTIVATIONS), "norm": one(*NORMS), "norm_placement": one(*placements)}
         | {"query_key_norm": one(*QUERY_KEY_NORMS), "score_scale": one(None, 0.2), "score_cap": one(None, 3.0), "padding_id": one(None, 0)}
         | {"logit_scale": one(1.0, 0.3), "logit_cap": one(None, 4.0), "position_start": one("first_token", "row"), "epsilon": 1e-5},
     )

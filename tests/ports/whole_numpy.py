@@ -9,11 +9,43 @@ from rosettaformer.files.checkpoints import tables
 from rosettaformer.files.checkpoints.hugging_face import FAMILIES
 
 
+def _of_both(values, config, family):
+    """Returns the function of an encoder-decoder."""
+
+    def sides(source_bs, target_bt, source_mask_bs, target_mask_bt):
+        return Text(source_bs, source_mask_bs), Text(target_bt, target_mask_bt)
+
+    def logits(source_bs, target_bt, source_mask_bs, target_mask_bt):
+        return transformer.transformer(values, config, *sides(source_bs, target_bt, source_mask_bs, target_mask_bt))
+
+    def step(source_bs, target_bt, source_mask_bs, target_mask_bt, cache):
+        if cache is None:
+            memory_bsd = transformer.encode(values, config, Text(source_bs, source_mask_bs))
+            cache = start_cache(values, config, memory_bsd, source_mask_bs)
+        return decode_step(values, config, target_bt, cache, target_mask_bt[:, -target_bt.shape[1] :])
+
+    def hidden(*given):
+        found = states.states(values, config, *sides(*given))
+        return found["encoder"]["hidden_lbtd"], found["decoder"]["hidden_lbtd"]
+
+    def gradients(source_bs, target_bt, source_mask_bs, target_mask_bt, cotangent_btv):
+        texts = sides(source_bs, target_bt, source_mask_bs, target_mask_bt)
+        own = flatten(transformer.transformer_vjp(values, config, *texts, cotangent=cotangent_btv)["parameters"])
+        natives = (native for native in tables.natives(family.rows(config), config) if native.parts[0][0].name in own)
+        return {family.stored(native.name, True): tables.merged(native, own) for native in natives}
+
+    logits.step, logits.hidden, logits.gradients = step, hidden, gradients
+    return logits
+
+
 def load(folder, **changes):
     """Returns the function of the folder's model, with other fields of its config."""
     checkpoint = read(folder, "hugging-face")
     config, values = checkpoint.config.replace(**changes), nest(checkpoint.parameters)
     encoder, family = bool(config.encoder_layers), FAMILIES[checkpoint.foreign["config.json"]["model_type"]]
+
+    if config.cross_attention:
+        return _of_both(values, config, family)
 
     def text(token_bt, mask_bt, segment_bt):
         return Text(token_bt, mask_bt, segment_bt if config.segments else None)

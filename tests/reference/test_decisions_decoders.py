@@ -7,6 +7,7 @@ import flat
 import ml_dtypes
 import numpy as np
 import pytest
+from messages import mentions
 from numpy.testing import assert_allclose, assert_array_equal
 from strategies import draw_parameters, tree
 
@@ -17,6 +18,7 @@ from reference_numpy import (
     decoding,
     embedding,
     feed_forward,
+    inputs,
     layers,
     mask,
     normalization,
@@ -28,6 +30,7 @@ from reference_numpy import (
     stacks,
     transformer,
 )
+from reference_numpy.config import PARALLEL
 from reference_numpy.rotary_scaling import RotaryScaling
 from reference_numpy.scores import Scores
 from reference_numpy.values import Attending, Heads, Memory
@@ -250,6 +253,23 @@ def test_RESIDUAL_sandwich_and_after_norm_what_is_added() -> None:
         assert_allclose(layers.decoder_layer(part, config, x), expected, rtol=1e-12)
 
 
+@pytest.mark.parametrize("placement", PARALLEL)
+def test_RESIDUAL_parallel_sublayers_read_the_same_vectors(placement: str) -> None:
+    config, x = LLAMA.replace(norm_placement=placement, positions="none"), np.random.default_rng(13).normal(size=(1, 3, 6))
+    part = parameters.nest(draw_parameters(config, 4, "decoder_layer"))
+    shared = placement == "parallel_shared"
+    assert ("feed_forward_norm" in part) != shared
+    first = normalization.norm(part["self_attention_norm"], config, x)
+    second = first if shared else normalization.norm(part["feed_forward_norm"], config, x)
+    expected = x + feed_forward.feed_forward(part["feed_forward"], second, "silu")
+    attending = Attending(scores=Scores(causal=True))
+    expected += attention.multi_head_attention(part["self_attention"], config, first, first, attending)
+    assert_allclose(layers.decoder_layer(part, config, x), expected, rtol=1e-12)
+    with pytest.raises(ValueError) as error:
+        config.replace(encoder_layers=1)
+    assert mentions(str(error.value), f"norm_placement={placement} … encoder_layers=1")
+
+
 def test_EMBED_rounds_its_scale_to_the_dtype_of_the_table() -> None:
     half = ml_dtypes.bfloat16
     table = {"table": np.arange(1, 3073, dtype=np.float32).astype(half)[None]}
@@ -268,6 +288,17 @@ def test_POSITION_none_adds_nothing_and_halves_have_the_sines_first() -> None:
     position = np.array([[0, 4]])
     found = positional_encoding.positional_encoding(position, 5, layout="halves")
     assert_array_equal(found, positional_encoding.positional_encoding(position, 5)[..., [0, 2, 4, 1, 3]])
+    found = positional_encoding.positional_encoding(np.array([[3]]), 7, layout="tensor2tensor")[0, 0]
+    angles = [3.0, 0.03, 0.0003]  # frequencies 1, 1/100 and 1/10000
+    assert_allclose(found, [*map(math.sin, angles), *map(math.cos, angles), 0], rtol=1e-14)
+
+
+def test_POSITION_an_offset_moves_sinusoids() -> None:
+    config = preset("tiny", sinusoid_layout="tensor2tensor", position_offset=2)
+    tree = {"source_embedding": {"table": np.zeros((config.source_vocabulary, config.model_width))}}
+    found = inputs.embed(tree, config, "source", np.array([[5, 6]]), np.array([[0, 1]]))
+    wanted = positional_encoding.positional_encoding(np.array([[2, 3]]), config.model_width, layout="tensor2tensor")
+    assert_array_equal(found, wanted)
 
 
 def test_INIT_scales_that_1_is_added_to_begin_at_0() -> None:

@@ -131,7 +131,6 @@ BAD_VALUES: list[tuple[str, Any, str]] = [
     ("local_rotary_scaling", {"factor": 2.0}, "local_rotary_scaling: none scaling has no factor; got 2.0"),
     ("positions", "learned", "max_positions … positions=learned, max_positions=0"),
     ("max_positions", 7, "max_positions … positions=sinusoidal, max_positions=7"),
-    ("position_offset", 2, "position_offset … 2 … positions=sinusoidal"),
     ("position_start", "token", "position_start … first_token … 'token'"),
     ("segments", -1, "segments … 0; got -1"),
     ("pooler", True, "encoder-only … masked-language … pooler=True, masked_language_head=False, decoder_layers=2"),
@@ -160,6 +159,8 @@ def test_config_refuses_and_says_what_is_required_then_what_came(field: str, val
 def test_config_names_all_problems_at_once_and_unknown_and_missing_names() -> None:
     with pytest.raises(ValueError, match=r"encoder_layers=0, decoder_layers=0$"):
         preset("tiny", encoder_layers=0, decoder_layers=0)
+    with pytest.raises(ValueError, match=r"2 with positions=rotary$"):
+        preset("llama2_7b", position_offset=2)
     with pytest.raises(ValueError, match=r"segments=2, encoder_layers=0$"):
         preset("gpt2_small", segments=2)
     with pytest.raises(ValueError, match=r"decoder_layers=0$"):

@@ -32,6 +32,7 @@ KINDS = {
     "seed_oss": "SeedOss", "exaone4": "Exaone4", "ernie4_5": "Ernie4_5", "helium": "Helium", "gpt_neo": "GPTNeo", "opt": "OPT",
     "granite": "Granite", "mixtral": "Mixtral", "qwen2_moe": "Qwen2Moe", "qwen3_moe": "Qwen3Moe", "olmoe": "Olmoe",
     "granitemoe": "GraniteMoe", "granitemoeshared": "GraniteMoeShared", "gpt_oss": "GptOss", "glm4_moe": "Glm4Moe",
+    "gpt_neox": "GPTNeoX", "phi": "Phi", "cohere": "Cohere", "cohere2": "Cohere2", "gptj": "GPTJ", "codegen": "CodeGen",
 }  # fmt: skip
 FIRST = tuple(KINDS)[:5]  # families with the most tests
 BASES = {family: f"{name}Model" for family, name in KINDS.items()} | {"gemma3_text": "Gemma3TextModel"}
@@ -40,7 +41,7 @@ BY_LAYER_TYPE = ("gemma3_text", "olmo3")  # rope_parameters per layer type
 MIXTURES = [family for family in KINDS if "experts" in FAMILIES[family].entry_names()]
 FLAGS = (
     "attention_bias", "attention_out_bias", "use_qkv_bias", "use_bias", "enable_bias", "mlp_bias", "qkv_bias", "norm_topk_prob",
-    "use_qk_norm",
+    "use_qk_norm", "use_parallel_residual",
 )  # fmt: skip
 REWRITTEN = {
     "in_float64": {r"torch\.float32": "torch.float64", r"\.float\(\)": ".double()", r"dtype=torch\.float\b": "dtype=torch.float64"},
@@ -146,7 +147,7 @@ def entries_by_field(family: str) -> dict[str, str]:
 
 def _partial(family: str) -> bool:
     """Whether the family supports partial rotation of heads."""
-    return family in ("phi3", "glm", "glm4", "stablelm", "glm4_moe")
+    return family in ("phi3", "glm", "glm4", "stablelm", "glm4_moe", "gpt_neox", "phi")
 
 
 def free_heads(family: str) -> bool:
@@ -160,7 +161,7 @@ def drawn(family: str, seed: int) -> Drawn:
     """
     rng, entries = np.random.default_rng([seed, *map(ord, family)]), entries_by_field(family)
     groups, of_group = int(rng.integers(2, 4)), int(rng.integers(2, 4))
-    heads, layers = groups * of_group, 3 + seed % 3
+    heads, layers = 4 * (seed % 2 + 1) if family == "codegen" else groups * of_group, 3 + seed % 3
     size = int(rng.choice([6, 8] if not _partial(family) else [8, 12]))
     width = heads * int(rng.choice([share for share in (3, 4, 5) if share != size]))
     rates = [float(rate) for rate in rng.uniform(0, 0.5, 2)]
@@ -195,11 +196,11 @@ def drawn(family: str, seed: int) -> Drawn:
         settings["rope_parameters"] = {"full_attention": settings["rope_parameters"], "sliding_attention": local}
         for own in settings["rope_parameters"].values():
             own.pop("truncate", None)
-    if family in ("gemma3_text", "exaone4"):
+    if family in ("gemma3_text", "exaone4", "cohere2"):
         settings["sliding_window_pattern"] = 2 + seed % 2
     if family == "smollm3":
         settings |= {"no_rope_layer_interval": 2 + seed % 2, "use_sliding_window": flag(), "sliding_window": window}
-    if family in ("ministral", "olmo3", "exaone4", "gpt_oss"):
+    if family in ("ministral", "olmo3", "exaone4", "gpt_oss", "cohere2"):
         kinds = ["sliding_attention" if flag() else "full_attention" for _ in range(layers)]
         kinds = kinds if seed % 3 != 2 else ["full_attention"] * layers
         settings |= {"sliding_window": window, **({} if seed % 3 == 1 else {"layer_types": kinds})}
@@ -210,6 +211,10 @@ def drawn(family: str, seed: int) -> Drawn:
         settings["rope_parameters"] = rope(kind, rng, int(size * share)) | {"partial_rotary_factor": share}
     if family == "phi3":
         settings |= {"head_dim": size, "hidden_size": heads * size, "original_max_position_embeddings": 5 + 4 * (seed % 3 == 2)}
+    if "rotary_dim" in entries.values():
+        settings["rotary_dim"] = size - 2 * (seed % 2)
+    if "logit_scale" in entries.values():
+        settings["logit_scale"] = float(rng.uniform(0.1, 2))
     if family == "gpt_neo":
         settings |= {"attention_types": [[["global"], layers - 2], [["local"], 2]], "window_size": window, "max_position_embeddings": 30}
     if family == "opt":

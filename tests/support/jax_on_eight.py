@@ -42,6 +42,8 @@ MODELS = {
     "llama": preset("llama2_7b", **SIZES | ALONE | {"rotary_base": 500.0}),
     "qwen3": preset("qwen3_600m", **SIZES | ALONE),
     "olmo2": preset("llama2_7b", **SIZES | ALONE | {"norm_placement": "after", "query_key_norm": "width", "norm_cast_before_scale": False}),
+    "gptj": preset("llama2_7b", **SIZES | ALONE | {"norm_placement": "parallel_shared", "norm": "layer", "gated_feed_forward": False}),
+    "gpt_neox": preset("llama2_7b", **SIZES | ALONE | {"norm_placement": "parallel", "norm": "layer", "norm_offset": True}),
     "gemma": preset("gemma2_2b", **SIZES | ALONE | {"score_scale": 0.45, "score_cap": 2.0, "logit_cap": 3.0, "window": 3}),
 }  # fmt: skip
 OF_EXPERTS: dict[str, Any] = SIZES | ALONE | {"experts": 8, "experts_per_token": 3, "expert_width": 5}

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 
 from reference_numpy import TransformerConfig, preset
-from reference_numpy.config import ACTIVATIONS, EXPERT_WEIGHTED, GROUP_MASKS, GROUP_SCORES, NORM_PLACEMENTS, ROUTER_SCORES
+from reference_numpy.config import ACTIVATIONS, EXPERT_WEIGHTED, GROUP_MASKS, GROUP_SCORES, NORM_PLACEMENTS, PARALLEL, ROUTER_SCORES
 from rosettaformer.judge.case import Case
 from rosettaformer.judge.suite.build import parameters_of
 from rosettaformer.judge.suite.experts import decisive
@@ -37,7 +37,7 @@ def random_config(rng: np.random.Generator) -> TransformerConfig:
         encoder_layers=int(rng.integers(1, 4)),
         decoder_layers=decoders,
         activation=str(rng.choice(ACTIVATIONS)),
-        norm_placement=str(rng.choice(NORM_PLACEMENTS)),
+        norm_placement=str(rng.choice([one for one in NORM_PLACEMENTS if one not in PARALLEL])),
         final_norm=bool(rng.integers(2)),
         epsilon=float(10.0 ** -rng.integers(3, 9)),
         scale_embedding=bool(rng.integers(2)),

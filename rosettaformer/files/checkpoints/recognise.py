@@ -109,7 +109,7 @@ _EMBEDDING_NORM = r"(.*\.)?encoder\.layernorm_embedding\.weight"
 _LAST_NORM = r"(.*\.)?encoder\.layer_norm\.weight"
 
 # descriptions in _FAMILIES of supported models
-_READ = r"Hugging Face (BERT|GPT-2|GPT-Neo|Llama|RoBERTa|DistilBERT|OPT)\b(?!X)"
+_READ = r"Hugging Face (BERT|GPT-2|GPT-Neo|Llama|RoBERTa|DistilBERT|OPT|m?BART|Pegasus|Marian)\b(?!X)"
 # description, patterns that must each match some tensor name; the first match wins
 _FAMILIES: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("a Hugging Face RoBERTa", (r"(.*\.)?roberta\.encoder\.layer\.\d+\.attention\.self\.query\.weight",)),

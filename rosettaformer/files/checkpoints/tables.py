@@ -26,13 +26,14 @@ class Row(NamedTuple):
     """A native tensor: its name, with * for the layer, its parts, and the axis that stacks them.
 
     A second * in the name is an index on the first axis of the canonical tensors, which the axes of
-    the parts then lack. woven: whether the parts alternate along the axis.
+    the parts then lack. groups: into how many pieces each part is cut; the first pieces of all parts
+    are stacked, then the second ones. A number, or the axis of the config whose size it is.
     """
 
     name: str
     parts: tuple[Part, ...]
     axis: int = 0
-    woven: bool = False
+    groups: str | int = 1
 
 
 Table = tuple[Row, ...]
@@ -47,7 +48,7 @@ class Native(NamedTuple):
     name: str
     parts: tuple[tuple[Part, str, dict[str, int]], ...]
     axis: int
-    woven: bool
+    groups: int
     place: int | None
 
     @property
@@ -112,20 +113,28 @@ def natives(table: Table, config: TransformerConfig) -> Iterator[Native]:
             places = range(shapes[parts[0].name][0]) if "*" in name else (None,)
             lacking = 2 if "*" in name else 0  # the first axis and a space
             found = tuple((part, axes[part.name][lacking:], sizes[part.name]) for part in parts)
+            groups = config.sizes[row.groups] if isinstance(row.groups, str) else row.groups
             for place in places:
-                yield Native(name.replace("*", str(place)), found, row.axis, row.woven, place)
+                yield Native(name.replace("*", str(place)), found, row.axis, groups, place)
 
 
 def split(native: Native, array: np.ndarray) -> dict[str, np.ndarray]:
     """Splits a native tensor into canonical ones, or one index of them, as views if possible."""
     tensors, start = {}, 0
-    for number, (part, axes, sizes) in enumerate(native.parts):
-        stop = start + layout.shape(part.axes, sizes)[native.axis]
-        own = slice(number, None, len(native.parts)) if native.woven else slice(start, stop)
-        piece = array[(slice(None),) * native.axis + (own,)]
+    grouped = _grouped(native, array)
+    for part, axes, sizes in native.parts:
+        shape = layout.shape(part.axes, sizes)
+        stop = start + shape[native.axis] // native.groups
+        piece = grouped[(slice(None),) * (native.axis + 1) + (slice(start, stop),)].reshape(shape)
         tensors[part.name] = layout.rearranged(piece, part.axes, axes, sizes)
         start = stop
     return tensors
+
+
+def _grouped(native: Native, array: np.ndarray) -> np.ndarray:
+    """Splits the axis that stacks the parts into groups and the rows of a group."""
+    before, after = array.shape[: native.axis], array.shape[native.axis + 1 :]
+    return array.reshape(*before, native.groups, array.shape[native.axis] // native.groups, *after)
 
 
 def canonical(stored: Iterable[tuple[Native, np.ndarray]]) -> Made:
@@ -146,6 +155,7 @@ def merged(native: Native, tensors: Mapping[str, np.ndarray]) -> np.ndarray:
     """Stacks canonical tensors into a native one, the inverse of `split`; as a view if possible."""
     own = () if native.place is None else native.place
     pieces = [layout.rearranged(tensors[part.name][own], axes, part.axes, sizes) for part, axes, sizes in native.parts]
-    if native.woven:
-        return np.stack(pieces, native.axis + 1).reshape(native.shape)
-    return pieces[0] if len(pieces) == 1 else np.concatenate(pieces, native.axis)
+    if len(pieces) == 1:
+        return pieces[0]
+    grouped = [_grouped(native, piece) for piece in pieces]
+    return np.concatenate(grouped, native.axis + 1).reshape(native.shape)

@@ -12,8 +12,7 @@ _FAMILIES: Mapping[str, str] = {
     "its own mixture of experts": """
         dbrx deepseek_v2 deepseek_v3 dots1 ernie4_5_moe flex_olmo granitemoehybrid hunyuan_v1_moe
         jamba jetmoe lfm2_moe llama4 llama4_text minimax phimoe qwen3_next""",
-    "a parallel block (attention and feed-forward share their input)": """
-        codegen cohere cohere2 falcon gpt_neox gptj persimmon phi""",
+    "norms and fused projections whose names and layout depend on its config": "falcon",
     "latent attention": "deepseek_v2 deepseek_v3 kimi_k2 longcat_flash minicpm3",
     "recurrent layers in place of attention": """
         bamba falcon_h1 falcon_mamba granitemoehybrid jamba lfm2 lfm2_moe mamba mamba2 nemotron_h
@@ -22,7 +21,7 @@ _FAMILIES: Mapping[str, str] = {
     "relative position biases": """
         longt5 mpnet mt5 pop2piano switch_transformers t5 t5gemma udop umt5""",
     "disentangled attention": "deberta deberta-v2",
-    "a squared ReLU": "arcee nemotron",
+    "a squared ReLU": "arcee nemotron persimmon",
     "norms without a scale": "olmo",
     "query and key norms after RoPE": "hunyuan_v1_dense",
     "embeddings narrower or wider than the model": "albert",
@@ -30,9 +29,9 @@ _FAMILIES: Mapping[str, str] = {
     "two-sided attention windows": "modernbert longformer led big_bird bigbird_pegasus",
     "convolutions": "speech_to_text squeezebert wav2vec2 whisper",
     "an encoder-decoder": """
-        bart bigbird_pegasus blenderbot blenderbot-small fsmt led longt5 m2m_100 marian mbart mt5
-        mvp nllb-moe pegasus pegasus_x plbart pop2piano prophetnet speech_to_text
-        switch_transformers t5 t5gemma trocr udop umt5 whisper""",
+        bigbird_pegasus blenderbot blenderbot-small fsmt led longt5 mt5 mvp nllb-moe pegasus_x
+        plbart pop2piano prophetnet speech_to_text switch_transformers t5 t5gemma trocr udop umt5
+        whisper""",
 }
 
 Entries = Mapping[str, Any]
@@ -56,7 +55,6 @@ _SHOWN: Mapping[str, Callable[[Entries], bool]] = {
         is_number(entries.get(name)) and entries[name] > 1
         for name in ("num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts")
     ),
-    "a parallel block (attention and feed-forward share their input)": _true("use_parallel_residual", "parallel_attn"),
     "latent attention": _given("kv_lora_rank", "q_lora_rank"),
     "recurrent layers in place of attention": lambda entries: (
         _given("state_size", "ssm_cfg", "mamba_d_state", "linear_num_key_heads")(entries) or _kinds("linear_attention")(entries)

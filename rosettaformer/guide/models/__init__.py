@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from ..build import Run
 
 # models that readers search for but only `compare` supports
-OTHERS = ("T5", "mT5", "Whisper", "BART", "DeepSeek", "Falcon", "Mamba", "ViT", "CLIP")
+OTHERS = ("T5", "mT5", "Whisper", "DeepSeek", "Falcon", "Mamba", "ViT", "CLIP")
 
 
 def pages(run: "Run") -> Iterator[Page]:
@@ -98,7 +98,8 @@ def _rows(model: Model) -> list[Tensor]:
 def _part(native: tables.Native, index: int, name: str) -> Part:
     part, axes, sizes = native.parts[index]
     count = len(native.parts)
-    steps = [f"slice {index}::{count}" if native.woven else f"part {index + 1} of {count}"] if count > 1 else []
+    within = f" in each of {native.groups} groups" if native.groups > 1 else ""
+    steps = [f"part {index + 1} of {count}{within}"] if count > 1 else []
     steps += ["split heads"] if "(" in part.axes else []
     steps += ["transpose"] if part.axes.replace("(", "").replace(")", "").split() != axes.split() else []
     if native.place is not None:

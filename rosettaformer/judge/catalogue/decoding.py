@@ -145,15 +145,6 @@ VARIANTS: Variants = {
         "positions in later steps are too small by 1": numbered(lambda position_bt, past: np.maximum(position_bt - (past > 0), 0)),
         "positions in later steps are too large by 1": numbered(lambda position_bt, past: position_bt + (past > 0)),
         "later steps count left padding as positions, the first step does not": {"cache.positions": _places_after_the_first},
-        "all tokens of a step have the position of its first token": numbered(
-            lambda position_bt, past: np.broadcast_to(position_bt[:, :1], position_bt.shape)
-        ),
-        "all tokens of a step have the position of its last token": numbered(
-            lambda position_bt, past: np.broadcast_to(position_bt[:, -1:], position_bt.shape)
-        ),
-        "in later steps, all tokens have the position of the last token": numbered(
-            lambda position_bt, past: np.broadcast_to(position_bt[:, -1:], position_bt.shape) if past else position_bt
-        ),
     },
     "GEN1": {
         "the score is multiplied by the length penalty": penalised_by(lambda n, alpha: ((5 + n) / 6) ** -alpha),

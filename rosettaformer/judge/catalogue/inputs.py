@@ -9,7 +9,7 @@ from reference_numpy import normalization, positional_encoding
 
 from ..expectation.patching import patched
 from .alteration import Altered, Array, Variants, on_arguments
-from .tables import POSITIONS
+from .tables import POSITIONS, SUM
 from .transformer import fresh_norm
 
 _SEGMENTS = "embedding.segment_embedding"
@@ -23,6 +23,11 @@ def _offset_added(original: Callable, parameters: Any, position_bt: Array, offse
 def _sinusoidal(original: Callable, parameters: Any, position_bt: Array, offset: int) -> Array:
     table_pd = parameters["table"]
     return positional_encoding.positional_encoding(position_bt, table_pd.shape[1], table_pd.dtype)
+
+
+def _from_zero(original: Callable, parameters: Any, config: Any, *rest: Any) -> Array:
+    """Drops the offset of sinusoidal positions."""
+    return original(parameters, config.replace(position_offset=0) if config.positions == "sinusoidal" else config, *rest)
 
 
 def _other_norm(original: Callable, parameters: Any, config: Any, side: str, *rest: Any) -> Array:
@@ -57,7 +62,7 @@ def _norm_of_dropped(original: Callable, parameters: Any, config: Any, side: str
 
 
 ALTERED: Altered = {
-    "PE14": {"positional_encoding.position_embedding": on_arguments(offset=0)},
+    "PE14": {"positional_encoding.position_embedding": on_arguments(offset=0), SUM: _from_zero},
     "PE15": {"positional_encoding.position_embedding": _offset_added},
     "PE17": {"positional_encoding.position_embedding": _sinusoidal},
     "NRM12": {"inputs.embed": _other_norm},

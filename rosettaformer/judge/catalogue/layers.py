@@ -13,13 +13,15 @@ from .residual import from_input
 
 
 def _other_placement(config: Any) -> Any:
+    if config.parallel:
+        return config
     return config.replace(norm_placement="post" if config.norm_placement == "pre" else "pre")
 
 
 def _norm_before_residual(
     original: Callable, parameters: Any, config: Any, name: str, x_btd: np.ndarray, y_btd: np.ndarray, keep: Any
 ) -> np.ndarray:
-    if config.norm_placement == "pre":
+    if config.norm_placement == "pre" or config.parallel:
         return original(parameters, config, name, x_btd, y_btd, keep)
     y_btd = dropout.dropout(y_btd, dropout.part(keep, f"{name}_dropout"), config.dropout_rate)
     return x_btd + normalization.norm(parameters[f"{name}_norm"], config, y_btd)

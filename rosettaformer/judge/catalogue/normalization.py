@@ -15,16 +15,20 @@ IN, OUT = "layers.residual_in", "layers.residual_out"
 
 
 def _placed(before: str, after: str, *names: str) -> Replaces:
-    """Uses one norm placement before these sub-layers (default: all) and another after them."""
+    """Uses one norm placement before these sub-layers (default: all) and another after them.
+
+    A parallel block, whose sub-layers may share a norm, can only lose norms.
+    """
 
     def under(placement: str) -> Callable:
-        return on_call(lambda config, name, **others: {} if names and name not in names else {"config": _under(config, placement)})
+        def change(config: Any, name: str, **others: Any) -> dict[str, Any]:
+            meant = not names or name in names
+            fits = not config.parallel or (before, after) == ("post", "pre")
+            return {"config": config.replace(norm_placement=placement)} if meant and fits else {}
+
+        return on_call(change)
 
     return {IN: under(before), OUT: under(after)}
-
-
-def _under(config: Any, placement: str) -> Any:
-    return config.replace(norm_placement=placement)
 
 
 def _renamed(**others: str) -> Replaces:

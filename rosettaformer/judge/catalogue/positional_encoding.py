@@ -26,8 +26,8 @@ def _before_every_layer(side: str, stack: str) -> Callable:
             return added[-1]
 
         def with_positions(layer: Callable, own: Any, config: Any, x_btd: Array, *others: Any) -> Array:
-            first = own is parameters[stack]["layers"]["0"]
-            return layer(own, config, x_btd if first else x_btd + added[0], *others)
+            same = own is parameters[stack]["layers"]["0"] or not added
+            return layer(own, config, x_btd if same else x_btd + added[0], *others)
 
         with patched({LEARNED: kept, ENCODING: kept, f"layers.{stack}_layer": with_positions}):
             return original(parameters, config, token, *rest, **options)
@@ -93,12 +93,17 @@ def of_base(base: float, cosines_first: bool = False) -> Replaces:
     return _frequencies(lambda column, width: arithmetic.power(base, -2.0 * (column // 2) / width), cosines_first)
 
 
-def _halves(exponent: Exponent, cosines_first: bool = False) -> Replaces:
-    """Puts sines and cosines in two halves. exponent: (pairs 0 .. n-1, d) -> exponents."""
+def _halves(exponent: Exponent, cosines_first: bool = False, instead_of: str = "") -> Replaces:
+    """Puts sines and cosines in two halves. exponent: (pairs 0 .. n-1, d) -> exponents.
+
+    instead_of: the only layout that changes; empty for all.
+    """
 
     def altered(
         original: Callable, position_bt: np.ndarray, width: int, dtype: Any = np.float64, layout: str = "interleaved"
     ) -> np.ndarray:
+        if instead_of not in ("", layout):
+            return original(position_bt, width, dtype, layout)
         angle = position_bt[..., None] * arithmetic.power(10000.0, -exponent(np.arange((width + 1) // 2), width))
         halves = (np.cos(angle), np.sin(angle)) if cosines_first else (np.sin(angle), np.cos(angle))
         return np.concatenate(halves, axis=-1)[..., :width].astype(dtype)
@@ -154,6 +159,7 @@ ALTERED: Altered = {
     "PE12": {},
     "PE20": of_base(10000.0, cosines_first=True),
     "PE21": {ENCODING: _half_precision_angles},
+    "PE28": _halves(_ratio(2.0), instead_of="tensor2tensor"),
 }
 VARIANTS: Variants = {
     "PE25": {
@@ -170,7 +176,7 @@ VARIANTS: Variants = {
         "every column has its own exponent j/d": _frequencies(lambda column, width: arithmetic.power(10000.0, -1.0 * column / width)),
     },
     "PE4": {
-        "sines and cosines are in two halves, with the paper's exponents 2i/d": _halves(_ratio(2.0)),
+        "sines and cosines are in two halves, with the paper's exponents 2i/d": _halves(_ratio(2.0), instead_of="interleaved"),
         "cosines and sines are in two halves, with n - 1 timescales": _halves(_timescales(), cosines_first=True),
         "cosines and sines are in two halves, with the paper's exponents 2i/d": _halves(_ratio(2.0), cosines_first=True),
         "sines and cosines are in two halves, with exponents i/d": _halves(_ratio(1.0)),

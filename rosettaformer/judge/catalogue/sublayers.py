@@ -19,16 +19,16 @@ SELF, CROSS, FEED_FORWARD = SUBLAYERS
 PATTERNS = ("layer_pattern", "rotary_pattern")
 
 
-def _in_order(order: Callable[[list[str]], Sequence[str]], parallel: bool = False) -> Replaces:
-    """Changes the order of the sub-layers. parallel: all run on the layer's input."""
+def _in_order(order: Callable[[list[str]], Sequence[str]], parallel: bool | None = None) -> Replaces:
+    """Changes the order of the sub-layers. parallel: whether all run on the layer's input; default, the config's choice."""
 
     def layer(
         parameters: Any, config: Any, x_btd: Array, keep: Any, attentions: Mapping[str, Callable[[Array], Array]], **routed: Any
     ) -> Array:
-        first_btd, keep = x_btd, keep or {}
+        first_btd, keep, beside = x_btd, keep or {}, config.parallel if parallel is None else parallel
         network = {FEED_FORWARD: lambda y_btd: layers.network(parameters, config, y_btd, keep, **routed)}
         for name in order([name for name in SUBLAYERS if name in attentions or name == FEED_FORWARD]):
-            in_btd = layers.residual_in(parameters, config, name, first_btd if parallel else x_btd)
+            in_btd = layers.residual_in(parameters, config, name, first_btd if beside else x_btd)
             y_btd = {**attentions, **network}[name](in_btd)
             x_btd = layers.residual_out(parameters, config, name, x_btd, y_btd, keep)
         return x_btd
@@ -110,6 +110,7 @@ ALTERED: Altered = {
     "STR6": _twice(FEED_FORWARD),
     "STR7": _layers(lambda names: names[::-1]),
     "STR8": _layers(lambda names: names[:1]),
+    "STR14": _in_order(list, parallel=False),
     "STR11": dict.fromkeys(STACKS, _of_stack_input),
 }
 VARIANTS: Variants = {

@@ -82,8 +82,8 @@ class CauseSearch:
         the findings in the parts.
         """
         several = self.task.port.whole and self.task.pairs
-        found = (search.explain(self.conclusions.known, derived=False) or search.together()) if several else []
-        found = found or search.explain(self.conclusions.known, located=False) or self._besides_missing(search, located=False)
+        found = search.explain(self.conclusions.known, located=False) or (search.together() if several else [])
+        found = found or self._besides_missing(search, located=False)
         failures = self.parts.failures(place.dtype, search.evidence)
         if found or not failures:
             return found
@@ -143,7 +143,8 @@ class CauseSearch:
             names = plainest([base, *search.alike(base)], evidence, lambda one: set(evidence.explained(one)) >= meant)
             left = left if left != [base] else names[:1]
             text = words.partly(names, left, evidence, [symptom.sentence for symptom in self.symptoms])
-            self.conclusions.add(place, Verdict.PARTLY, text, names if left == names[:1] else [names[0], *left])
+            paths = names if left == names[:1] else [names[0], *left]
+            self.conclusions.add(place, Verdict.PARTLY, text, [one for one in paths if one])  # on one path it may be correct
         elif self.fewer:
             (narrow, other), self.fewer = self.fewer, None
             self.conclusions.forget_parts()

@@ -127,7 +127,7 @@ class Conclusions:
             return self.add(place, Verdict.DESCRIBED, words.described(evidence, said))
         if not place.paths and (memory := remembered(evidence, self._port.first)):
             return self.add(place, Verdict.DESCRIBED, words.described(evidence, [memory, *said]))
-        broken = [] if place.paths else broken_invariances(evidence, self._port.ask)
+        broken = [] if place.paths or self._port.whole else broken_invariances(evidence, self._port.ask)
         return self.add(
             place, Verdict.UNEXPLAINED, words.unexplained(evidence, self._task.pairs and not evidence.one_number, [*said, *broken])
         )

@@ -11,10 +11,11 @@ from . import altered
 from .altered import Combination
 from .asked_port import AskedPort
 from .evidence import Evidence
+from .evidence.invariances import broken_invariances
 from .hypotheses.inputs import reversed_rows
 from .questions import About, Task
 from .symptoms import Symptom, describe
-from .symptoms.common import common
+from .symptoms.common import SAYS, common
 
 TRIED = 3  # failing cases that are tried
 REVERSED = "on these cases, but not with their rows in reverse order"
@@ -23,8 +24,8 @@ REVERSED = "on these cases, but not with their rows in reverse order"
 def symptoms_of(task: Task, place: About, evidence: Evidence, known: Combination, aloud: bool = True) -> list[Symptom]:
     """The symptoms relative to the reference, or to the reference with the known alterations.
 
-    For components that have no symptoms, what the failing outputs have in common. aloud: report
-    them at once.
+    For components that have no symptoms, what the failing outputs have in common. For whole models,
+    on what an output depends that it should not. aloud: report them at once.
     """
     if place.component in FORWARD:
         found = describe(evidence.probes, evidence.answers, evidence.clean)
@@ -35,6 +36,8 @@ def symptoms_of(task: Task, place: About, evidence: Evidence, known: Combination
         found = common(failing, [evidence.probes[index] for index in evidence.right()])
     if not place.paths:
         found = _asked_again(task.port, evidence, found)
+    if task.port.whole and not any(symptom.complete for symptom in found):
+        found = [*found, *(Symptom("dependence", sentence, SAYS) for sentence in broken_invariances(evidence, task.port.ask))]
     for one in found if aloud or any(symptom.complete for symptom in found) else ():
         task.say(f"{place.name}: {one.sentence}")
     return found

@@ -24,6 +24,7 @@ from .asked_port import AskedPort
 from .evidence import Evidence, Search
 from .evidence.crashes import Failed
 from .evidence.evidence import complaint
+from .evidence.first_wrong import first_wrong
 from .evidence.randomness import twice
 from .findings import Deadline
 from .hypotheses import Hypotheses, candidates
@@ -98,7 +99,7 @@ class Questions:
         failed = [(case, answer) for case, kind, answer in replies if kind not in (Kind.OUTPUTS, *LEFT)]
         answered = [(case, answer) for case, kind, answer in replies if kind == Kind.OUTPUTS]
         search = self._task.search(place, [case for case, _ in answered], [answer for _, answer in answered], len(failed))
-        if search.evidence.failing and (short := _short(cases)):
+        if search.evidence.failing and (short := [*_short(cases), *_cut(search.evidence)]):
             replied = [(case, answer) for case, kind, answer in self._port.ask(short) if kind == Kind.OUTPUTS]
             search.evidence.screen = self._task.search(place, [case for case, _ in replied], [answer for _, answer in replied]).evidence
         expected = iter(search.evidence.clean)
@@ -173,6 +174,23 @@ class Questions:
             reason = hidden.reason(case) if result.status == Status.PASS else ""
             found.append(dataclasses.replace(result, status=Status.NOT_SHOWN, message=reason) if reason else result)
         return Summary(found).shortage
+
+
+def _cut(evidence: Evidence) -> list[Case]:
+    """The smallest failing prompt in steps, up to the step that is wrong, with the first row and a
+    wrong one.
+    """
+    index = evidence.cheapest()[0]
+    case, found = evidence.probes[index], first_wrong(evidence.probes[index], evidence.clean[index], evidence.answers[index])
+    if case.component != "decode_in_steps" or not case.folder or not found or found.position is None:
+        return []
+    ends = np.cumsum(case.inputs["splits"])
+    steps = int((ends <= found.column_b.min()).sum()) + 1
+    rows = sorted({0, int(found.column_b.argmin())})
+    ids, mask = case.inputs["target"], case.inputs.get("target_mask_bt")
+    cut = [None if given is None else given[rows, : ends[steps - 1]] for given in (ids, mask)]
+    shorter = dataclasses.replace(case, name=f"{case.name}_cut", twice=False)
+    return [shorter.given({"target": cut[0], "target_mask_bt": cut[1], "splits": case.inputs["splits"][:steps]})]
 
 
 def _short(cases: Sequence[Case]) -> list[Case]:

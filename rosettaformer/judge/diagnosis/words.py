@@ -506,5 +506,5 @@ def next_steps(limit: float | None, whole: bool, states: bool) -> list[str]:
     if whole and not states:
         steps.append("a function `hidden(token_bt, mask_bt)` in the port shows the first layer that differs")
     if whole:
-        steps.append("rosettaformer compare transformers:DIR OTHER compares two models layer by layer")
+        steps.append("rosettaformer compare transformers:CHECKPOINT FILE.py:MODEL, with the class of your model, compares layer by layer")
     return steps

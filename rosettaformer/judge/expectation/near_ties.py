@@ -234,9 +234,9 @@ def _far(case: Case, before: dict[str, Expectation], answer: Any, ask: Answer, r
             reference = chosen(case, replay, ask, rounded)[tokens]
             if not (notes := replay.notes(reference)):
                 return ""
-            if (others := replay.others(reference)) <= rejected:
+            if (lacking := replay.others(reference)) <= rejected:
                 break
-            rejected |= others
+            rejected |= lacking
     return "; ".join(notes)
 
 

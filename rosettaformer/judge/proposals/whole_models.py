@@ -9,11 +9,13 @@ from string import Template
 from typing import Any
 
 from reference_numpy import TransformerConfig
+from reference_numpy.fields import is_integer
 
 from ...files.checkpoints import load
 from ...files.checkpoints.hugging_face import FAMILIES
 from ...files.checkpoints.hugging_face.family import Family
 from ...files.checkpoints.hugging_face.rotary import GLOBAL, LOCAL, TYPES
+from ...files.checkpoints.tables import Row
 from ..templates import TEMPLATES
 
 PARTS = ("layers", "rotation", "attention", "feed_forward", "model")  # of the text, in order
@@ -66,7 +68,8 @@ def _names(family: Family, config: TransformerConfig) -> dict[str, str]:
     found, stack = {}, "encoder" if config.encoder_layers else "decoder"
     for row in family.table:
         parts = [part.name.removeprefix(f"{stack}.layers.*.").removeprefix(f"{stack}.") for part in row.parts]
-        word = "_".join(_word(part) for part in parts)
+        words = [_word(part) for part in parts]
+        word = "query_key_value" if {*words} == {"query", "key", "value"} else "_".join(words)
         if row.parts[0].axes.split()[0] == "d" and word.startswith("query"):
             found["inputs_first"] = "yes"
         native = family.stored(row.name, True)
@@ -80,7 +83,7 @@ def _names(family: Family, config: TransformerConfig) -> dict[str, str]:
             found[word] = native.rpartition(".")[0]
         elif word in ("sink", "selection_bias"):
             found[word] = native
-        elif parts[0] == "masked_language_head.logits.bias":
+        elif parts[0].endswith("logits.bias"):
             twins = {other: name for name, other in family.twins.items()}
             found["head_bias"] = twins.get(row.name, native)
     found["place"] = f'f"{{name}}.{found["place_of_dense"]}"' if "place_of_dense" in found else "name"
@@ -109,16 +112,22 @@ def _flags(family: Family, config: TransformerConfig, names: Mapping[str, str]) 
     """Returns the templates' conditions other than the config's fields."""
     layers = [config.layer_kind(layer) for layer in range(config.encoder_layers or config.decoder_layers)]
     ropes = {(kind.base, kind.scaling): kind for kind in layers if kind.rotary}
+    fused = _fused(family)
     stacked, mixed = "stacked_down" in names, [config.has_experts(layer) for layer in range(len(layers))]
     return {
         "causal": not config.encoder_layers, "rotary": bool(ropes), "learned": config.positions == "learned",
         "still": bool(ropes) and not all(kind.rotary for kind in layers), "windows": any(kind.window for kind in layers),
         "two_ropes": len(ropes) > 1, "scalings": {kind.scaling.kind for kind in ropes.values()},
-        "fused_attention": "query_key_value" in names, "fused_gate": "gate_hidden" in names,
+        "fused_attention": "query_key_value" in names, "fused_pieces": fused.groups != 1, "fused_gate": "gate_hidden" in names,
         "inputs_first": "inputs_first" in names, "kinds": layers,
         "dense": not all(mixed), "stacked": stacked, "feed_forward": not all(mixed) or config.shared_width or not stacked,
         "stack": next((row for row in family.table if row.parts[0].name.endswith(".experts.gate.kernel")), family.table[0]),
     }  # fmt: skip
+
+
+def _fused(family: Family) -> Row:
+    """Returns the row that starts with the queries' kernel."""
+    return next(row for row in family.table if row.parts[0].name.endswith("attention.query.kernel"))
 
 
 def _values(family: Family, config: TransformerConfig, said: Mapping[str, Any], flags: Mapping[str, Any]) -> dict[str, str]:
@@ -143,11 +152,20 @@ def _values(family: Family, config: TransformerConfig, said: Mapping[str, Any], 
     values["score_scale"] = of("score_scale") if config.score_scale else "self.size**-0.5"
     values["position_offset"] = f" + {config.position_offset}" if config.position_offset else ""
     values["rotary_size"] = values["head_size"]
-    if config.rotary_fraction < 1:
+    shares = [entries.get("rotary_fraction", ""), *(name for name, entry in family.aliases.items() if entry == "partial_rotary_factor")]
+    if named := next((name for name in shares if said.get(name) is not None), ""):
+        share = f'config["{named}"]'
+        values["rotary_size"] = share if is_integer(said[named]) else f"int({values['head_size']} * {share})"
+    elif config.rotary_fraction < 1:
         rope = "self.ropes[0]" if flags["two_ropes"] else "self.rope"
         values["rotary_size"] = f'int({values["head_size"]} * {rope}["partial_rotary_factor"])'
     values |= {"routed": ", routed" if config.experts else "", "unused": ", materialize_grads=True" * config.selection_bias}
-    return values | _of_layers(config, said, flags) | {"theta": repr(defaults.get("rope_theta"))}
+    fused = _fused(family)
+    values["fused_order"] = ", ".join(_word(part.name.rpartition("layers.*.")[2]) for part in fused.parts)
+    values["fused_pieces"] = "self.heads" if fused.groups == "h" else str(fused.groups)
+    bases = [name for name, entry in family.aliases.items() if entry == "rope_theta" and name in said]
+    theta = said[bases[0]] if bases else defaults.get("rope_theta", config.rotary_base)
+    return values | _of_layers(config, said, flags) | {"theta": repr(theta)}
 
 
 def _of_layers(config: TransformerConfig, said: Mapping[str, Any], flags: Mapping[str, Any]) -> dict[str, str]:

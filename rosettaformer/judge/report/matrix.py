@@ -11,7 +11,7 @@ from rich.table import Column, Table
 from ..compare import Comparison
 from ..diagnosis.divergence import Backward, Divergence, Row
 from ..runner import Result
-from ..status import UNANSWERED, UNLOADED, UNSTARTED, Status
+from ..status import Status
 from ..summary import Cell, Summary
 from . import grouping, words
 from .grouping import SHORT
@@ -132,11 +132,11 @@ def _lower(summary: Summary) -> list[Result]:
 
 
 def _to_diagnose(summary: Summary) -> list[str]:
-    """Returns the failing ports, without stored outputs and ports that did not start."""
+    """Returns the failing ports with an output, or that crash or hang, without stored outputs."""
     failing = dict.fromkeys(result.port for result in summary.failed if result.component and result.mode)
-    silent = {result.port for result in summary.left if result.status == Status.SKIPPED and result.message in (UNLOADED, UNSTARTED)}
-    answered = {result.port for result in summary.results if result.status not in (*UNANSWERED, *WITHOUT)}
-    return [port for port in failing if port in answered or port not in silent]
+    return [
+        port for port in failing if any(result.port == port and result.status not in (Status.ERROR, *WITHOUT) for result in summary.results)
+    ]
 
 
 def _list(console: Console, results: Sequence[Result], colour: str, one_port: bool) -> None:

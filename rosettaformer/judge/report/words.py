@@ -44,6 +44,7 @@ def routing(summary: Summary) -> str:
     asked = returned or [result for result in summary.results if result.decisions]
     decisions, undecided, wrong = (sum(getattr(result, name) for result in asked) for name in ("decisions", "undecided", "wrong"))
     text = f"{wrong:,} of {counted(decisions, 'routing decision')} wrong" if returned else f"{counted(decisions, 'routing decision')}"
+    text += " (by wide margins: the values before them may be wrong)" * bool(returned and not wrong and not summary.conforms)
     open_ = sum(result.open for result in summary.results)
     return f"{text}, {undecided:,} undecided" + f", {counted(open_, 'token')} not compared" * (open_ > 0)
 

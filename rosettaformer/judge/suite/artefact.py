@@ -15,7 +15,7 @@ import numpy as np
 from reference_numpy import TransformerConfig
 
 from ...files.checkpoints import Checkpoint
-from ..case import REAL, Case
+from ..case import MASKS, REAL, Case
 from ..expectation.components import FILES
 from ..stored import Stored
 from .build import ragged
@@ -25,7 +25,6 @@ from .like import CORE, LONG, MEDIUM, PADDED, SHORT, SINGLE, B, case_of, of_deco
 ROWS = 5  # a batch size that no export example uses
 OUTSIDE = ("minus_one", "vocabulary")  # ids outside every vocabulary
 FIXED = "fixed_"  # prefix of cases at a file's fixed sizes
-MASKS = {"source": "source_mask_bs", "target": "target_mask_bt"}
 Inputs = dict[str, Any]
 
 

@@ -18,6 +18,7 @@ from .decoding import SINGLE, TOKENS
 from .transformer import ids
 
 HEADS: dict[str, Any] = {"heads": 6, "key_value_heads": 2, "key_size": 10}
+SHARED = {"norm_placement": "parallel_shared"}
 ORIGINAL = 12  # training length, for RoPE scaling
 SCALINGS: dict[str, dict[str, Any]] = {
     "linear": {"kind": "linear", "factor": 4.0},
@@ -79,6 +80,8 @@ CATCHES = {
     "NRM25": "rms_norm/one_plus_scale layer_norm/one_plus_scale decoder/mixed transformer/gemma transformer/gemma3",
     "NRM27": "rms_norm/large",
     "NRM28": "rms_norm/small rms_norm/plain transformer/llama",
+    "NRM17": "decoder_layer/parallel transformer/gpt_neox",
+    "STR14": "decoder_layer/parallel decoder_layer/parallel_shared transformer/gpt_neox transformer/gptj",
     "NRM29": "self_attention_sublayer/sandwich decoder_layer/gemma transformer/gemma",
     "NRM30": "self_attention_sublayer/after decoder_layer/gemma decoder_layer/after transformer/olmo2",
     "NRM31": "decoder_layer/gemma transformer/gemma",
@@ -138,6 +141,18 @@ def _gemma(build: Builder, **changes: Any) -> TransformerConfig:
     return _alone(build, "gemma2_2b", own, {"decoder_layers": 2} | changes)
 
 
+def _neox(build: Builder, **changes: Any) -> TransformerConfig:
+    """Returns GPT-NeoX's choices: a parallel block, layer norms, and RoPE for a part of each head."""
+    own: dict[str, Any] = {
+        "norm_placement": "parallel",
+        "norm": "layer",
+        "norm_offset": True,
+        "gated_feed_forward": False,
+        "rotary_fraction": 0.4,
+    }
+    return _llama(build, **own | {"activation": "gelu_erf", "feed_forward_bias": True, "query_key_value_bias": True} | changes)
+
+
 def _alone(build: Builder, dialect: str, own: dict[str, Any], changes: dict[str, Any]) -> TransformerConfig:
     """Returns a decoder-only config, with a port's values unless the case tests them."""
     layers = {"encoder_layers": 0, "decoder_layers": 1}
@@ -177,12 +192,10 @@ def _rotary_cases(build: Builder) -> Iterator[Case]:
     yield rotated("local_scaling", own, _positions())
     unscaled = _llama(build, layer_pattern=("local",), window=3, rotary_scaling=SCALINGS["linear"])
     yield rotated("local_unscaled", unscaled, _positions())
-    for layout in ("halves", "interleaved"):
-        config = build.config(sinusoid_layout=layout)
-        if layout == "halves":
-            yield build.make("positional_encoding", layout, config, position_bt=_positions())
-            yield build.make("positional_encoding", "halves_even_width", build.config(model_width=12, sinusoid_layout=layout),
-                             position_bt=_positions())  # fmt: skip
+    for layout in ("halves", "tensor2tensor"):
+        catches, even = "PE28" if layout == "tensor2tensor" else "", build.config(model_width=12, sinusoid_layout=layout)
+        yield build.make("positional_encoding", layout, build.config(sinusoid_layout=layout), catches, position_bt=_positions())
+        yield build.make("positional_encoding", f"{layout}_even_width", even, catches, position_bt=_positions())
 
 
 def _norm_cases(build: Builder) -> Iterator[Case]:
@@ -290,6 +303,8 @@ def _layer_cases(build: Builder) -> Iterator[Case]:
     yield build.make("decoder_layer", "llama", _llama(build), **x, **own)
     yield build.make("decoder_layer", "gemma", _gemma(build, decoder_layers=1), **x, **own)
     yield build.make("decoder_layer", "after", _llama(build, **after), **x, **own)
+    yield build.make("decoder_layer", "parallel", _neox(build), **x, **own)
+    yield build.make("decoder_layer", "parallel_shared", _neox(build, **SHARED), **x, **own)
     both = build.config("llama2_7b", encoder_layers=1, decoder_layers=1, **HEADS)
     yield build.make("encoder_layer", "llama", both, **x, **_given(both))
     crossed = build.config("llama2_7b", encoder_layers=1, decoder_layers=1, norm_placement="sandwich", **HEADS)
@@ -323,6 +338,8 @@ def _models(build: Builder) -> Iterator[tuple[str, TransformerConfig]]:
     yield "yarn", _llama(build, rotary_scaling=SCALINGS["yarn"])
     yield "cohere", _llama(build, rotary_layout="interleaved", norm="layer", logit_scale=0.3, tie_logits=True)
     yield "glm4", _llama(build, rotary_layout="interleaved", rotary_fraction=0.4, norm_placement="sandwich", query_key_value_bias=True)
+    yield "gpt_neox", _neox(build, decoder_layers=2)
+    yield "gptj", _neox(build, **SHARED, decoder_layers=2, rotary_layout="interleaved", query_key_value_bias=False, output_bias=True)
     yield "no_positions", _llama(build, positions="none", norm="layer", norm_offset=True)
 
 
@@ -362,7 +379,9 @@ def _decoding_cases(build: Builder) -> Iterator[Case]:
     length = 2 * T
     mask = np.arange(length) >= np.array([[0], [3], [1]])
     configs = dict(_models(build))
-    steps = dict.fromkeys(("llama", "gemma", "mistral", "qwen3", "gemma3", "smollm3"), (4, 1, 3, 2)) | {"mistral_one_by_one": (1,) * length}
+    steps = dict.fromkeys(("llama", "gemma", "mistral", "qwen3", "gemma3", "smollm3", "gptj"), (4, 1, 3, 2)) | {
+        "mistral_one_by_one": (1,) * length
+    }
     for name, splits in steps.items():
         target = ids(f"decoders steps {name}", 23, None, np.ones((B, length), bool))
         case = build.make("decode_in_steps", name, configs[name.split("_")[0]], target=target, memory_bsd=None, target_mask_bt=mask)

@@ -16,7 +16,7 @@ from reference_numpy import TransformerConfig
 from reference_numpy.sharding import Mesh
 
 from ...files.checkpoints import view
-from ..case import DTYPES, REAL, Case
+from ..case import DTYPES, MASKS, REAL, Case
 from ..expectation.components import VJP
 from ..stored import Stored
 from .build import ragged, rng
@@ -49,7 +49,10 @@ def like_cases(
     config, stored = checkpoint.config, Stored.of(checkpoint)
     common: dict[str, Any] = {"parameters": stored, "folder": str(folder), "compared": REAL}
     said = checkpoint.foreign["config.json"]
-    made = [dataclasses.replace(case, **common) for case in (_of_encoder if config.encoder_layers else of_decoder)(config)]
+    if config.cross_attention and meshes:
+        raise ValueError("meshes need a model with an encoder or a decoder; got one with both")
+    of = _of_both if config.cross_attention else _of_encoder if config.encoder_layers else of_decoder
+    made = [dataclasses.replace(case, **common) for case in of(config)]
     found = [with_special_ids(case, said) for case in made]
     apart = [_without_padding_id(case, said.get("pad_token_id")) for case in found]
     devices = max((mesh.devices for mesh in meshes), default=1)
@@ -88,6 +91,25 @@ def of_decoder(config: TransformerConfig) -> Iterator[Case]:
         yield case_of(name, "decode_in_steps", config, inputs)
 
 
+def _of_both(config: TransformerConfig) -> Iterator[Case]:
+    """Yields pairs of a source and a target; the source is longer, and its rows have other padding."""
+    sources = dict(prompts_of(config, "source", MASKS["source"], more=4))
+    for component in ("transformer", "states"):
+        for name, inputs in prompts_of(config, "target", MASKS["target"]):
+            if component == "transformer" or name in STATES:
+                source = {key: array[::-1] for key, array in sources[name].items()}
+                yield case_of(name, component, config, source | inputs)
+    for name, length, first in (("steps", PADDED, PADDED // 2), ("long_steps", LONG, LONG - 6)):
+        length = length_of(config, length)
+        first = min(first, length - 1)
+        splits = (first, *[1] * min(4, length - first))
+        mask = ragged(B if name == "steps" else 1, length)
+        pair = {"source": ids_of(config, "source", mask[::-1]), "source_mask_bs": mask[::-1]}
+        pair |= {"target": ids_of(config, "target", mask), "target_mask_bt": mask}
+        case = case_of(name, "transformer", config, pair)
+        yield dataclasses.replace(case, splits=(*splits, length - sum(splits)) if sum(splits) < length else splits)
+
+
 def _of_encoder(config: TransformerConfig) -> Iterator[Case]:
     heads = {"masked_language_logits": config.masked_language_head, "classify": config.classes}
     for component in (*(name for name, present in heads.items() if present), "states"):
@@ -118,15 +140,18 @@ def case_of(name: str, component: str, config: TransformerConfig, inputs: dict[s
     return Case(name, component, config, inputs, dtypes=dtypes, outputs=outputs, core=name in CORE)
 
 
-def prompts_of(config: TransformerConfig, side: str, mask_name: str) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yields prompts by name: short, one token, rows and batches, both paddings, long."""
-    long, padded = length_of(config, LONG), length_of(config, PADDED)
+def prompts_of(config: TransformerConfig, side: str, mask_name: str, more: int = 0) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yields prompts by name: short, one token, rows and batches, both paddings, long.
+
+    more: tokens by which they are longer.
+    """
+    long, padded = length_of(config, LONG + more), length_of(config, PADDED + more)
     full = {"short": (1, SHORT), "one_token": (1, 1), "batch": (B, SHORT + 2)}
     for original in (lengths := _original_lengths(config)):
         full |= {"original_length": (1, original), "beyond_original_length": (1, original + 1)}
     full |= {"medium": (1, MEDIUM), "long": (1, long), "far": (1, FAR)}
     for name, (rows, length) in full.items():
-        yield name, {side: ids_of(config, side, np.ones((rows, length_of(config, length)), bool))}
+        yield name, {side: ids_of(config, side, np.ones((rows, length_of(config, length + more)), bool))}
     masks = {
         "right_padding": ragged(B, padded),
         "left_padding": ragged(B, padded)[:, ::-1],
@@ -177,22 +202,28 @@ def with_special_ids(case: Case, said: Mapping[str, Any]) -> Case:
     """
     from ...files.checkpoints.hugging_face.families import FAMILIES
 
-    side = _side(case)
     if case.outside:
         return case
-    ids, last = case.inputs[side].copy(), getattr(case.config, f"{side}_vocabulary") - 1
-    named = [one for one in map(said.get, ("pad_token_id", "bos_token_id", "eos_token_id")) if type(one) is int and 0 <= one <= last]
-    special = [*dict.fromkeys([*named, 0, last])]
-    for row in range(len(ids)):
-        places = np.arange(2 + row % 2, ids.shape[1], 3)[: 2 * len(special)]
-        ids[row, places] = np.resize(special, len(places))
-    found = dataclasses.replace(case, inputs=dict(case.inputs) | {side: ids})
+    inputs = dict(case.inputs)
+    for side in _sides(case):
+        ids, last = inputs[side].copy(), getattr(case.config, f"{side}_vocabulary") - 1
+        named = [one for one in map(said.get, ("pad_token_id", "bos_token_id", "eos_token_id")) if type(one) is int and 0 <= one <= last]
+        special = [*dict.fromkeys([*named, 0, last])]
+        for row in range(len(ids)):
+            places = np.arange(2 + row % 2, ids.shape[1], 3)[: 2 * len(special)]
+            ids[row, places] = np.resize(special, len(places))
+        start = said.get("decoder_start_token_id")
+        if side == "target" and case.config.cross_attention and type(start) is int and 0 <= start <= last:
+            first = np.zeros(len(ids), int) if case.real_bt is None else case.real_bt.argmax(axis=1)
+            ids[np.arange(len(ids)), first] = start
+        inputs[side] = ids
+    found = dataclasses.replace(case, inputs=inputs)
     family = FAMILIES.get(said.get("model_type", ""))
     return _without_padding_id(found, said.get("pad_token_id")) if family and family.padded_by_id else found
 
 
-def _side(case: Case) -> str:
-    return next(side for side in ("target", "source") if case.inputs.get(side) is not None)
+def _sides(case: Case) -> list[str]:
+    return [side for side in MASKS if case.inputs.get(side) is not None]
 
 
 def _without_padding_id(case: Case, padding: Any) -> Case:
@@ -200,11 +231,11 @@ def _without_padding_id(case: Case, padding: Any) -> Case:
 
     Used for gradients: libraries compute none for the padding id's row.
     """
-    inputs, side = dict(case.inputs), _side(case)
-    if type(padding) is int:
-        ids, real_bt = inputs[side], True if case.real_bt is None else case.real_bt
+    inputs = dict(case.inputs)
+    for side in _sides(case) if type(padding) is int else ():
+        ids, real = inputs[side], inputs.get(MASKS[side])
         other = (padding + 1) % getattr(case.config, f"{side}_vocabulary")
-        inputs[side] = np.where(real_bt, np.where(ids == padding, other, ids), padding)
+        inputs[side] = np.where(True if real is None else real, np.where(ids == padding, other, ids), padding)
     return dataclasses.replace(case, inputs=inputs)
 
 

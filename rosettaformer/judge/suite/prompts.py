@@ -1,7 +1,8 @@
 """Prompts as files, for a command that reads a Hugging Face checkpoint and writes logits.
 
 A prompt is an npz file with `token_bt`, `mask_bt` (True = a real token) and, for an encoder,
-`segment_bt`. The command writes its logits `b t v` to an npy file of the same name; bfloat16, which
+`segment_bt`; for an encoder-decoder with `source_bs`, `target_bt`, `source_mask_bs` and
+`target_mask_bt`. The command writes its logits `b t v` to an npy file of the same name; bfloat16, which
 NumPy lacks, as float32.
 """
 
@@ -10,13 +11,14 @@ import io
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from ...common.processes import Answer, printable
 from ...common.processes.wire import answer_limit
 from ...common.reading import read_bytes
-from ..case import LAST, Case, numpy_dtype
+from ..case import LAST, MASKS, Case, numpy_dtype
 from ..status import Kind
 
 SILENCE = "the command wrote no output"
@@ -27,7 +29,7 @@ COMPONENTS = ("transformer", "masked_language_logits", "classify")
 
 def is_prompt(case: Case) -> bool:
     """Whether the case compares a whole model's logits."""
-    return case.component in COMPONENTS
+    return case.component in COMPONENTS and not case.splits
 
 
 def write(folder: Path, cases: Mapping[str, Case]) -> dict[str, str]:
@@ -35,11 +37,15 @@ def write(folder: Path, cases: Mapping[str, Case]) -> dict[str, str]:
     names = {}
     for number, (key, case) in enumerate(cases.items(), start=1):
         names[key] = f"{number:04}-{case.name}"
-        token_bt = next(case.inputs[side] for side in ("target", "source") if case.inputs.get(side) is not None)
-        arrays = {"token_bt": token_bt, "mask_bt": np.ones(token_bt.shape, bool) if case.real_bt is None else case.real_bt}
-        if case.config.encoder_layers:
+        sides = [side for side in MASKS if case.inputs.get(side) is not None]
+        both, arrays = len(sides) > 1, dict[str, Any]()
+        for side in sides:
+            ids, mask = case.inputs[side], case.inputs.get(MASKS[side])
+            own = (f"{side}_{MASKS[side][-2:]}", MASKS[side]) if both else ("token_bt", "mask_bt")
+            arrays |= dict(zip(own, (ids, np.ones(ids.shape, bool) if mask is None else mask), strict=True))
+        if case.config.encoder_layers and not both:
             segment_bt = case.inputs.get("segment_bs")
-            arrays["segment_bt"] = np.zeros_like(token_bt) if segment_bt is None else segment_bt
+            arrays["segment_bt"] = np.zeros_like(arrays["token_bt"]) if segment_bt is None else segment_bt
         np.savez(folder / f"{names[key]}.npz", **arrays)
     return names
 

@@ -64,6 +64,11 @@ def _input_cases(build: Builder) -> Iterator[Case]:
     masks: dict[str, Any] = {"source_mask_bs": shrinking_padding(B, S), "target_mask_bt": shrinking_padding(B, T)}
     yield _model(build, "masks_beside_padding", even, "ATT16 ATT18 PE11 PE27", *padded, **masks)
     yield _model(build, "padding_id_0", build.config(padding_id=0, **ONE_LAYER), "EMB3 PAD2", *padded)
+    offset = {"position_offset": 2, "output_bias": True, **ONE_LAYER}
+    nllb = build.config(positions="sinusoidal", sinusoid_layout="tensor2tensor", norm_placement="pre", **offset)
+    yield _model(build, "nllb", nllb, "PE14 PE28", left_padding(B, S), left_padding(B, T))
+    bart = build.config(positions="learned", max_positions=32, position_start="row", embedding_norm=True, final_norm=False, **offset)
+    yield _model(build, "bart", bart, "PE14 PE17 NRM12", *padded)
 
 
 def _model(build: Builder, name: str, config: TransformerConfig, catches: str = "", *masks: np.ndarray, **inputs: Any) -> Case:

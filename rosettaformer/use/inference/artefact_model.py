@@ -23,6 +23,8 @@ class ArtefactModel(Model):
     """
 
     def __init__(self, bundle: Bundle, config: TransformerConfig, tensors: Mapping[str, str], function: str = "") -> None:
+        if config.encoder_layers:
+            raise ValueError("an exported model with an encoder generates no text here; leave out --artefact to run the folder itself")
         self.config, self._calls, self._has_run = config, Calls(bundle, config, tensors, function), False
         gives, length = self._calls.gives, self._calls.fixed.get("target")
         if "logits" not in gives:
@@ -36,7 +38,7 @@ class ArtefactModel(Model):
         if isinstance(got, int) and got != self.config.target_vocabulary:
             raise ValueError(f"the file's logits must be for {self.config.target_vocabulary} tokens, as in config.json; got {got}")
 
-    def start(self, rows: int, length: int) -> Any:
+    def start(self, rows: int, length: int, source: tuple[np.ndarray, np.ndarray] | None = None) -> Any:
         return self._calls.start(rows) if self._calls.step_name else _Texts(self._calls, rows)
 
     def read(self, token_bt: np.ndarray, mask_bt: np.ndarray, cache_: Any) -> tuple[np.ndarray, Any]:

@@ -37,7 +37,7 @@ class Folder:
 def open_folder(path: Path, use: str, ignore: Sequence[str] = (), weights: bool = True, config: TransformerConfig | None = None) -> Folder:
     """Opens a folder for a use.
 
-    "generate" needs a decoder-only model, "classify" a classification head, "fill" a masked
+    "generate" needs a decoder, "classify" a classification head, "fill" a masked
     language head, "encode" an encoder-only model; "attend" takes any model. ignore: see
     `hugging_face.view`; an unused pooler may be missing. weights: False if an exported model has
     the weights; the result then has no parameters. config: the exported model's, which config.json
@@ -108,8 +108,8 @@ def refuse(problems: Iterable[str]) -> None:
 def _unfit(config: Any, use: str) -> str:
     """Returns why a model with this config does not support the use; empty if it does."""
     has = f"got encoder_layers={config.encoder_layers}, decoder_layers={config.decoder_layers}"
-    if use == "generate" and (config.encoder_layers or not config.decoder_layers):
-        return f"generating text needs a decoder-only model, such as GPT-2 or Llama; {has}"
+    if use == "generate" and not config.decoder_layers:
+        return f"generating text needs a model with a decoder, such as GPT-2, Llama or BART; {has}"
     if use not in ("generate", "attend") and (config.decoder_layers or not config.encoder_layers):
         return f"this command needs an encoder-only model, such as BERT; {has}"
     if use == "classify" and not config.classes:

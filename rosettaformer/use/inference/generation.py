@@ -1,4 +1,4 @@
-"""Generates text with a decoder-only model: greedily, by sampling or by beam search.
+"""Generates text with a decoder: greedily, by sampling or by beam search.
 
 The model computes logits. The tokens are chosen here, in NumPy, so every backend chooses alike.
 """
@@ -49,7 +49,7 @@ def generate(
     options: GenerationOptions,
     text: _Text = None,
 ) -> Iterator[Token | Answer]:
-    """Yields the continuations of a batch of prompts.
+    """Yields the continuations of a batch of prompts, or an encoder-decoder's answers to its sources.
 
     Yields each token when it is chosen (except in beam search), and each continuation when it ends.
     Tokens are chosen from float32 logits in every dtype. Shorter prompts are padded on the left;
@@ -65,21 +65,32 @@ def generate(
     if not prompts or not all(prompts):
         raise ValueError(f"every prompt needs at least one token; got {[len(prompt) for prompt in prompts]} tokens")
     options.check_vocabulary(model.config.target_vocabulary)
+    sources: Sequence[Sequence[int]] = ()
+    if model.config.encoder_layers:
+        sources, prompts = prompts, [[options.start_id]] * len(prompts)
+        check_sources(model.config, sources)
     if options.stop_strings and text is None:
         raise ValueError("stop_strings need a tokenizer; got none")
     ends = functools.partial(_ends, options, text)
     width = max(map(len, prompts))
     most, least = options.most(width, model.config.max_positions), options.least(width)
     copies = options.num_beams if options.num_beams > 1 else options.num_return_sequences
-    _require_room(model.config, len(prompts) * copies, width, width + most)
+    _require_room(model.config, len(prompts) * copies, width, width + most + max(map(len, sources), default=0))
 
     def search(own: range) -> Iterator[Token | Answer]:
         if own:
             rows = [prompts[place] for place in own for _ in range(copies)]
-            reading = _Reading(model, rows, width, options, most, least)
+            reading = _Reading(model, rows, width, options, most, least, [sources[place] for place in own] if sources else [])
             yield from (_beams if options.num_beams > 1 else _one_by_one)(reading, options, ends, most, own[0])
 
     yield from model.dealt(len(prompts), search)
+
+
+def check_sources(config: TransformerConfig, sources: Sequence[Sequence[int]]) -> None:
+    """Raises ValueError if a source is longer than the encoder's positions."""
+    longest = max(map(len, sources), default=0)
+    if 0 < config.max_positions < longest:
+        raise ValueError(f"a source must have at most {config.max_positions} tokens, the model's number of positions; got {longest}")
 
 
 def _ends(options: GenerationOptions, text: _Text, prompt: Sequence[int], tokens: Sequence[int]) -> bool:
@@ -115,11 +126,14 @@ def _require_room(config: TransformerConfig, rows: int, width: int, length: int)
         raise ValueError(f"the memory, {room / 1e9:.1f} GB, is too small: {rows} rows at a time need at least {size / 1e9:.1f} GB")
 
 
-def next_scores(scores_bv: np.ndarray, target_bt: np.ndarray, mask_bt: np.ndarray, options: GenerationOptions, ends: bool) -> np.ndarray:
+def next_scores(
+    scores_bv: np.ndarray, target_bt: np.ndarray, mask_bt: np.ndarray, options: GenerationOptions, ends: bool, final: bool = False
+) -> np.ndarray:
     """Returns the scores that choose the next token, after penalties and bans.
 
-    Tokens that complete one of bad_words_ids, and early end tokens, get -inf. scores_bv: logits, or
-    `log p` of beams. ends: whether an end token is allowed.
+    Tokens that complete one of bad_words_ids, and early end tokens, get -inf; so do all others if a
+    token is forced. scores_bv: logits, or `log p` of beams. ends: whether an end token is allowed.
+    final: whether the longest continuation ends with the token.
     """
     result_bv = sampling.penalise(scores_bv, target_bt, options.repetition_penalty, options.no_repeat_ngram_size, mask_bt)
     for *before, last in options.bad_words_ids:
@@ -130,7 +144,18 @@ def next_scores(scores_bv: np.ndarray, target_bt: np.ndarray, mask_bt: np.ndarra
         result_bv[held_b, last] = -np.inf
     if not ends:
         result_bv[:, [id_ for id_ in options.eos_token_id if id_ < result_bv.shape[1]]] = -np.inf
-    return result_bv
+    forced = [] if options.forced_bos_token_id is None or target_bt.shape[1] > 1 else [options.forced_bos_token_id]
+    if forced := [*options.forced_eos_token_id] if final and options.forced_eos_token_id else forced:
+        result_bv[:] = -np.inf
+        result_bv[:, forced] = 0
+    return _log_p(result_bv) if options.renormalize_logits else result_bv
+
+
+def _log_p(logits_bv: np.ndarray) -> np.ndarray:
+    """Returns `log p`; rows of -inf stay what they are."""
+    most_b1 = np.max(logits_bv, axis=1, keepdims=True)
+    x_bv = logits_bv - np.where(np.isfinite(most_b1), most_b1, 0)
+    return x_bv - np.log(np.maximum(np.sum(np.exp(x_bv), axis=1, keepdims=True), np.finfo(x_bv.dtype).tiny))
 
 
 class _Reading:
@@ -139,7 +164,14 @@ class _Reading:
     _cache: Any  # the model's
 
     def __init__(
-        self, model: Model, prompts: Sequence[Sequence[int]], width: int, options: GenerationOptions, most: int, least: int
+        self,
+        model: Model,
+        prompts: Sequence[Sequence[int]],
+        width: int,
+        options: GenerationOptions,
+        most: int,
+        least: int,
+        sources: Sequence[Sequence[int]],
     ) -> None:
         self.rows, self.prompts, self._options, self._least = len(prompts), prompts, options, least
         self._prompt_length = width
@@ -148,6 +180,7 @@ class _Reading:
         self._mask_bt = np.arange(width) >= width - np.array([[len(prompt)] for prompt in prompts])
         self._target_bt = np.where(self._mask_bt, self._target_bt, min(pad_id, model.config.target_vocabulary - 1))
         self._model, self._room, self._switches = model, width + most, model.config.rotary_switches
+        self._source = [_padded(sources)] if sources else []
         self._begin()
 
     def read(self, token_b: np.ndarray, row_b: np.ndarray | None = None) -> None:
@@ -170,7 +203,7 @@ class _Reading:
 
     def _begin(self) -> None:
         """Reads the whole text."""
-        self._cache = self._model.start(self.rows, self._room)
+        self._cache = self._model.start(self.rows, self._room, *self._source)
         width, chunk = self._target_bt.shape[1], _chunk(self._model.config, self._target_bt.shape[1])
         for start in range(0, width, chunk):
             part = slice(start, start + chunk)
@@ -183,13 +216,20 @@ class _Reading:
 
     @property
     def log_p_bv(self) -> np.ndarray:
-        x_bv = self._logits_bv - np.max(self._logits_bv, axis=1, keepdims=True)
-        return x_bv - np.log(np.sum(np.exp(x_bv), axis=1, keepdims=True))
+        return _log_p(self._logits_bv)
 
     def scores_bv(self, beams: bool) -> np.ndarray:
         """The logits, or `log p` for beams."""
         ends = self._target_bt.shape[1] - self._prompt_length >= self._least
-        return next_scores(self.log_p_bv if beams else self._logits_bv, self._target_bt, self._mask_bt, self._options, ends)
+        final = self._length == self._room - 1
+        return next_scores(self.log_p_bv if beams else self._logits_bv, self._target_bt, self._mask_bt, self._options, ends, final)
+
+
+def _padded(sources: Sequence[Sequence[int]]) -> tuple[np.ndarray, np.ndarray]:
+    """Returns the ids of sources, padded on the right, and which of them are real."""
+    width = max(map(len, sources))
+    mask_bs = np.arange(width) < np.array([[len(source)] for source in sources])
+    return np.array([[*source, *[0] * (width - len(source))] for source in sources], np.int64), mask_bs
 
 
 def _one_by_one(reading: _Reading, options: GenerationOptions, ends: _Ends, most: int, first: int) -> Iterator[Token | Answer]:

@@ -52,7 +52,7 @@ class MeshModel(Model):
         self._step = jax.jit(self._last, donate_argnums=2)
         self._reorder = jax.jit(self._reordered, donate_argnums=0)
 
-    def start(self, rows: int, length: int) -> Any:
+    def start(self, rows: int, length: int, source: tuple[np.ndarray, np.ndarray] | None = None) -> Any:
         with self._context():
             return self._begin(self._state, rows + self._more(rows), length)
 

@@ -5,6 +5,7 @@ from functools import partial
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from impl_jax import framework, weights
@@ -34,9 +35,14 @@ class BackendModel(Model):
             self._decoding: Any = fused(self._model, "int8" if int8 else None) if config.decoder_layers else None
         self._methods = {name: compiled(getattr(self._model, name)) for name in METHODS}
 
-    def start(self, rows: int, length: int) -> Any:
+    def start(self, rows: int, length: int, source: tuple[np.ndarray, np.ndarray] | None = None) -> Any:
         with self._context():
-            return _start(self._decoding, None, batch=rows, length=length)
+            if source is None:
+                return _start(self._decoding, None, batch=rows, length=length)
+            source_bs, mask_bs = map(weights.from_numpy, source)
+            memory = (self._methods["encode"](Text(source_bs, mask_bs)), mask_bs)
+            memory_bsd, mask_bs = (jnp.repeat(array, rows // len(source_bs), axis=0) for array in memory)
+            return _start(self._decoding, memory_bsd, mask_bs, length=length)
 
     def read(self, token_bt: np.ndarray, mask_bt: np.ndarray, cache_: Any) -> tuple[np.ndarray, Any]:
         with self._context():

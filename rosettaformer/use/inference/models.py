@@ -38,8 +38,11 @@ class Model(abc.ABC):
         return search(range(count))
 
     @abc.abstractmethod
-    def start(self, rows: int, length: int) -> Any:
-        """Returns an empty cache of a decoder-only model, for rows of at most `length` tokens."""
+    def start(self, rows: int, length: int, source: tuple[np.ndarray, np.ndarray] | None = None) -> Any:
+        """Returns an empty cache for rows of at most `length` tokens.
+
+        source: an encoder-decoder's sources and their masks, each of as many adjacent rows.
+        """
 
     @abc.abstractmethod
     def read(self, token_bt: np.ndarray, mask_bt: np.ndarray, cache_: Any) -> tuple[np.ndarray, Any]:

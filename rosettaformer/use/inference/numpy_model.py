@@ -22,8 +22,12 @@ class BackendModel(Model):
             raise ValueError(f"device must be cpu; got {device!r}")
         self.config, self._parameters = config, canonical.nest(rounded(parameters, dtype))
 
-    def start(self, rows: int, length: int) -> Any:
-        return cache.start_cache(self._parameters, self.config, None, batch=rows)
+    def start(self, rows: int, length: int, source: tuple[np.ndarray, np.ndarray] | None = None) -> Any:
+        if source is None:
+            return cache.start_cache(self._parameters, self.config, None, batch=rows)
+        memory_bsd = transformer.encode(self._parameters, self.config, Text(*source))
+        memory_bsd, mask_bs = (array.repeat(rows // len(array), axis=0) for array in (memory_bsd, source[1]))
+        return cache.start_cache(self._parameters, self.config, memory_bsd, mask_bs)
 
     def read(self, token_bt: np.ndarray, mask_bt: np.ndarray, cache_: Any) -> tuple[np.ndarray, Any]:
         logits_btv, cache_ = cache.decode_step(self._parameters, self.config, token_bt, cache_, mask_bt)

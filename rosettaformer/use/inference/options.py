@@ -80,6 +80,10 @@ class GenerationOptions(Fields):
     early_stopping: _Early = False  # when a beam search ends, see `beams.Beams`
     eos_token_id: _Ids = ()  # each ends a continuation
     stop_strings: _Texts = ()  # a continuation ends when it completes one of these
+    forced_bos_token_id: _Id = None  # the second token of a text; of an encoder-decoder, the first generated one
+    forced_eos_token_id: _Ids = ()  # the only possible last tokens of the longest continuation
+    renormalize_logits: _Flag = False  # scores of tokens become log p again after penalties and bans
+    decoder_start_token_id: _Id = None  # the first target token of an encoder-decoder; None: bos_token_id
     bos_token_id: _Id = None  # starts a continuation of an empty prompt
     pad_token_id: _Id = None  # pads shorter prompts on the left; no token attends to it
     seed: _Natural = 0  # for sampling
@@ -118,9 +122,20 @@ class GenerationOptions(Fields):
         return count
 
     def check_vocabulary(self, size: int) -> None:
-        """Raises ValueError if bad_words_ids has an id outside the vocabulary."""
-        if outside := sorted({id_ for word in self.bad_words_ids for id_ in word if id_ >= size}):
-            raise ValueError(f"bad_words_ids must be from 0 to {size - 1}; got {', '.join(map(str, outside))}")
+        """Raises ValueError if a banned or forced id is outside the vocabulary."""
+        given = {"bad_words_ids": {id_ for word in self.bad_words_ids for id_ in word}, "forced_eos_token_id": {*self.forced_eos_token_id}}
+        given |= {name: {getattr(self, name)} - {None} for name in ("forced_bos_token_id", "decoder_start_token_id")}
+        for name, ids in given.items():
+            if outside := sorted(id_ for id_ in ids if id_ >= size):
+                raise ValueError(f"{name} must be from 0 to {size - 1}; got {', '.join(map(str, outside))}")
+
+    @property
+    def start_id(self) -> int:
+        """The first target token of an encoder-decoder. Raises ValueError if there is none."""
+        found = self.bos_token_id if self.decoder_start_token_id is None else self.decoder_start_token_id
+        if found is None:
+            raise ValueError("an encoder-decoder needs a decoder_start_token_id; got none")
+        return found
 
     def least(self, prompt_length: int) -> int:
         """Returns how many tokens must precede an end token."""
@@ -130,14 +145,14 @@ class GenerationOptions(Fields):
 # entries other than options that do not affect the tokens: records, caches, return values
 _WITHOUT_EFFECT = {
     "transformers_version", "_from_model_config", "use_cache", "cache_implementation", "cache_config", "max_cache_len", "trust_remote_code",
-    "decoder_start_token_id", "output_attentions", "output_hidden_states", "output_scores", "output_logits", "return_dict_in_generate",
+    "output_attentions", "output_hidden_states", "output_scores", "output_logits", "return_dict_in_generate",
     "compile_config", "disable_compile", "continuous_batching_config", "prefill_chunk_size", "low_memory", "is_assistant",
     "num_assistant_tokens", "num_assistant_tokens_schedule", "assistant_confidence_threshold", "assistant_early_exit",
     "assistant_lookbehind", "target_lookbehind", "assistant_ensemble_weight", "max_matching_ngram_size",
 }  # fmt: skip
 # unsupported entries that affect the tokens -> the value without effect; null has none either
 _NEUTRAL = {
-    "encoder_repetition_penalty": 1.0, "encoder_no_repeat_ngram_size": 0, "renormalize_logits": False, "remove_invalid_values": False,
+    "encoder_repetition_penalty": 1.0, "encoder_no_repeat_ngram_size": 0, "remove_invalid_values": False,
     "token_healing": False, "guidance_scale": 1, "num_beam_groups": 1, "diversity_penalty": 0.0,
 }  # fmt: skip
 
@@ -161,7 +176,7 @@ def defaults(foreign: Mapping[str, Any]) -> dict[str, Any]:
 
 def listed(options: Mapping[str, Any]) -> dict[str, Any]:
     """Converts options that are lists to tuples; a single value becomes a tuple of one."""
-    lists = {name: options[name] for name in ("eos_token_id", "stop_strings", "bad_words_ids") if name in options}
+    lists = {name: options[name] for name in ("eos_token_id", "forced_eos_token_id", "stop_strings", "bad_words_ids") if name in options}
     return {**options} | {name: _tuples(value if isinstance(value, list) else [value]) for name, value in lists.items()}
 
 

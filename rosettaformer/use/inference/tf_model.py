@@ -37,9 +37,14 @@ class BackendModel(Model):
         heads = {name: partial(getattr(self._model, name), training=False) for name in METHODS if name != "states"}
         self._methods = {name: compiled(method, jit_compile=False) for name, method in {**heads, "states": self._model.states}.items()}
 
-    def start(self, rows: int, length: int) -> Any:
+    def start(self, rows: int, length: int, source: tuple[np.ndarray, np.ndarray] | None = None) -> Any:
         with tf.device(self._device):
-            return static_cache.start_cache(self._decoding, None, batch=rows, length=length)
+            if source is None:
+                return static_cache.start_cache(self._decoding, None, batch=rows, length=length)
+            source_bs, mask_bs = map(tf.constant, source)
+            memory = (self._methods["encode"](Text(source_bs, mask_bs)), mask_bs)
+            memory_bsd, mask_bs = (tf.repeat(array, rows // len(source_bs), axis=0) for array in memory)
+            return static_cache.start_cache(self._decoding, memory_bsd, mask_bs, length=length)
 
     def read(self, token_bt: np.ndarray, mask_bt: np.ndarray, cache_: Any) -> tuple[np.ndarray, Any]:
         with tf.device(self._device):

@@ -52,7 +52,7 @@ class MeshModel(BackendModel):
     def _decoding(self) -> Any:
         return columns.joined(super()._decoding, self._column)
 
-    def start(self, rows: int, length: int) -> Any:
+    def start(self, rows: int, length: int, source: tuple[np.ndarray, np.ndarray] | None = None) -> Any:
         return super().start(rows + self._longest, length)
 
     @torch.inference_mode()

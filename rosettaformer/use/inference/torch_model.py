@@ -62,9 +62,14 @@ class BackendModel(Model):
         return made
 
     @torch.inference_mode()
-    def start(self, rows: int, length: int) -> Any:
+    def start(self, rows: int, length: int, source: tuple[np.ndarray, np.ndarray] | None = None) -> Any:
         pack(self._decoding, rows)
-        return static_cache.start_cache(self._decoding, None, batch=rows, length=length)
+        if source is None:
+            return static_cache.start_cache(self._decoding, None, batch=rows, length=length)
+        source_bs, mask_bs = map(self._tensor, source)
+        memory = (self._decoding.encode(Text(source_bs, mask_bs)), mask_bs)
+        memory_bsd, mask_bs = (array.repeat_interleave(rows // len(array), dim=0) for array in memory)
+        return static_cache.start_cache(self._decoding, memory_bsd, mask_bs, length=length)
 
     @torch.inference_mode()
     def read(self, token_bt: np.ndarray, mask_bt: np.ndarray, cache_: Any) -> tuple[np.ndarray, Any]:

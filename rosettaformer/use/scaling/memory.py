@@ -57,11 +57,17 @@ def activations(step: Step) -> int:
     return around + sum(of[stack] * count for stack, count in counts.items())
 
 
-def _residual(step: Step, side: str) -> int:
-    """Returns the bytes of a sub-layer's input, norm inputs and dropout mask in each column."""
+def _residual(step: Step, side: str, second: bool = False) -> int:
+    """Returns the bytes of a sub-layer's input, norm inputs and dropout mask in each column.
+
+    second: whether this is the feed-forward, which shares them with the attention in a parallel
+    block.
+    """
     config = step.config
-    norms = 2 if config.norm_placement == "sandwich" else 1
-    return step.tokens(side) * config.model_width * (step.item * (1 + norms) + (config.dropout_rate > 0))
+    kept = 3 if config.norm_placement == "sandwich" else 2
+    if second and config.parallel:
+        kept = 0 if config.norm_placement == "parallel_shared" else 1
+    return step.tokens(side) * config.model_width * (step.item * kept + (config.dropout_rate > 0))
 
 
 def attention(step: Step, query: str, memory: str) -> int:
@@ -94,4 +100,4 @@ def feed_forward(step: Step, side: str) -> int:
     dropped, after_only = config.hidden_dropout_rate > 0, config.activation == "relu"
     hidden = 2 - (after_only and not dropped) + 2 * config.gated_feed_forward
     width = config.feed_forward_width // step.mesh.model
-    return step.tokens(side) * width * (step.item * hidden + dropped) + _residual(step, side)
+    return step.tokens(side) * width * (step.item * hidden + dropped) + _residual(step, side, second=True)

@@ -77,8 +77,8 @@ def _is_read_again(step: Step, parameter: Parameter) -> bool:
     """Whether the backward pass gathers a parameter again: in layers, unless it is skipped."""
     if not parameter.layer or not step.engine.skips_added or not parameter.name.endswith((".bias", ".offset")):
         return bool(parameter.layer)
-    last = {"pre": ".feed_forward.output.bias", "sandwich": ".feed_forward_output_norm.offset"}  # in each layer
-    return step.recompute and not parameter.name.endswith(last.get(step.config.norm_placement, ".feed_forward_norm.offset"))
+    last = {"post": ".feed_forward_norm.offset", "after": ".feed_forward_norm.offset", "sandwich": ".feed_forward_output_norm.offset"}
+    return step.recompute and not parameter.name.endswith(last.get(step.config.norm_placement, ".feed_forward.output.bias"))
 
 
 def _over_model(step: Step, each: list[Parameter]) -> Iterator[Collective]:
@@ -174,7 +174,9 @@ def _of_own_heads(step: Step, parameter: Parameter) -> bool:
 def _again(step: Step, outputs: Mapping[str, int]) -> Iterator[int]:
     """Yields the tokens whose sums recomputation repeats, mostly all but the last of a layer."""
     if step.recompute:
-        needed = step.config.norm_placement != "pre" or (step.engine.repeats_dropped and step.config.dropout_rate > 0)
+        needed = not (step.config.norm_placement == "pre" or step.config.parallel) or (
+            step.engine.repeats_dropped and step.config.dropout_rate > 0
+        )
         last = "" if needed else "feed_forward"
         yield from (tokens for part, tokens in outputs.items() if ".layers." in part and part.rpartition(".")[2] != last)
 

@@ -6,7 +6,7 @@ from typing import Any
 from .. import tables
 from ..paper import PAPER
 from ..tables import Part, Row, Table
-from .family import GELU, Entry, Family, Head
+from .family import GELU, Entry, Family, Head, Joint
 
 FIXED: Mapping[str, Any] = {
     **PAPER, "encoder_layers": 0, "positions": "rotary", "gated_feed_forward": True, "norm": "rms", "norm_offset": False,
@@ -142,6 +142,22 @@ SANDWICH: Table = (
 )
 
 
+# bias of the logits
+HEAD_BIAS = Row("lm_head.bias", (Part("logits.bias", "v"),))
+
+
+def placement(entry: str, default: bool, parallel: str) -> Joint:
+    """Returns the joint of the entry that decides between a parallel block, with this placement, and pre-norm."""
+
+    def read(entries: Mapping[str, Any]) -> dict[str, Any]:
+        if not isinstance(entries[entry], bool):
+            raise ValueError(f"{entry} must be true or false; got {entries[entry]!r:.100}")
+        return {"norm_placement": parallel if entries[entry] else "pre"}
+
+    note = "attention and feed-forward read the same vectors; if false, one follows the other"
+    return Joint({entry: default}, {"norm_placement": entry}, read, lambda config, said: {entry: config.parallel}, note)
+
+
 def layer_norm(native: str, canonical: str) -> Table:
     """Returns the rows of a norm with offset."""
     return tables.within(native, canonical, tables.NORM)
@@ -154,11 +170,11 @@ LAYER_NORMS: Table = (*layer_norm("input_layernorm", "self_attention_norm"), *la
 _LAST: Table = (scale("norm", "decoder.final_norm"),)
 
 
-def table(*layer: Row, last: Table = _LAST) -> Table:
-    """Returns the rows of a model. layer: the rows of a layer. last: the rows of the final norm."""
+def table(*layer: Row, last: Table = _LAST, embedding: str = "embed_tokens", layers: str = "layers.*") -> Table:
+    """Returns the rows of a model. layer: the rows of a layer. last: the rows of the final norm, and others after it."""
     return (
-        Row("embed_tokens.weight", (Part("target_embedding.table", "v d"),)),
-        *tables.within("layers.*", "decoder.layers.*", layer),
+        Row(f"{embedding}.weight", (Part("target_embedding.table", "v d"),)),
+        *tables.within(layers, "decoder.layers.*", layer),
         *last,
         Row("lm_head.weight", (Part("logits.kernel", "v d"),)),
     )

@@ -21,7 +21,7 @@ def config_of(family: Family, entries: Mapping[str, Any], heads: Collection[str]
     renamed = {family.aliases.get(name, name): value for name, value in entries.items()}
     problems = [*_unsupported(family, renamed)]
     problems += [f"{name} and {other} are synonyms; keep one of them" for name, other in family.aliases.items()
-                 if name in entries and other in entries]  # fmt: skip
+                 if name in entries and other in entries and entries[name] != entries[other]]  # fmt: skip
     given = {entry.name: entry.default for entry in family.entries}
     given |= {name: default for joint in family.joints for name, default in joint.entries.items()} | renamed
     fields: dict[str, Any] = dict(family.fixed)
@@ -46,7 +46,7 @@ def config_of(family: Family, entries: Mapping[str, Any], heads: Collection[str]
     if "classifier" in heads:
         fields["classes"] = labels(entries)
     if "language_head" not in heads and any(head.name == "language_head" for head in family.heads):
-        fields["tie_logits"] = True  # the model has no output layer
+        fields |= {"tie_logits": True, "output_bias": False}  # the model has no output layer
     if problems:
         return None, problems
     try:

@@ -15,10 +15,9 @@ _WINDOWS = {"sliding_window": 4096, "sliding_window_pattern": 4}
 
 
 def _all_but_some(entries: Mapping[str, Any], layers: int) -> list[str]:
-    name = "sliding_window_pattern"
     if entries["sliding_window"] is None:  # the library would divide by zero
         raise ValueError("layer_types must be set if sliding_window is null")
-    return ["local" if local else "global" for local in windows.every(entries[name], layers, name)]
+    return windows.all_but_some(entries, layers)
 
 
 def _read(entries: Mapping[str, Any]) -> dict[str, Any]:

@@ -284,8 +284,8 @@ GPT_OSS = decoder.family(
     table=decoder.table(
         *decoder.NORMS, *decoder.attention(), Row("self_attn.sinks", (Part("self_attention.sink", "h"),)),
         *decoder.dense("mlp.router", "feed_forward.router", "x d", "x"),
-        Row("mlp.experts.gate_up_proj", (Part(f"{_GATE}.kernel", "x d m"), Part(f"{_HIDDEN}.kernel", "x d m")), 2, woven=True),
-        Row("mlp.experts.gate_up_proj_bias", (Part(f"{_GATE}.bias", "x m"), Part(f"{_HIDDEN}.bias", "x m")), 1, woven=True),
+        Row("mlp.experts.gate_up_proj", (Part(f"{_GATE}.kernel", "x d m"), Part(f"{_HIDDEN}.kernel", "x d m")), 2, groups="m"),
+        Row("mlp.experts.gate_up_proj_bias", (Part(f"{_GATE}.bias", "x m"), Part(f"{_HIDDEN}.bias", "x m")), 1, groups="m"),
         Row("mlp.experts.down_proj", (Part(f"{_IN}.output.kernel", "x m d"),)),
         Row("mlp.experts.down_proj_bias", (Part(f"{_IN}.output.bias", "x d"),)),
     ),

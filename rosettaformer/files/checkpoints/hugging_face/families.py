@@ -15,7 +15,10 @@ _PLACES = (
     "gpt_neo.FAMILY", "opt.FAMILY", "roberta.FAMILY", "roberta.XLM_ROBERTA", "roberta.CAMEMBERT",
     "distilbert.FAMILY", "granite.GRANITE", "experts.MIXTRAL", "experts.QWEN2_MOE", "experts.QWEN3_MOE",
     "experts.OLMOE", "granite.GRANITE_MOE", "granite.GRANITE_MOE_SHARED", "experts.GPT_OSS",
-    "experts.GLM4_MOE",
+    "experts.GLM4_MOE", "parallel_blocks.GPT_NEOX", "parallel_blocks.PHI", "parallel_blocks.COHERE",
+    "parallel_blocks.COHERE2", "parallel_blocks.GPTJ", "parallel_blocks.CODEGEN",
+    "encoder_decoders.MARIAN", "encoder_decoders.PEGASUS", "encoder_decoders.BART", "encoder_decoders.MBART",
+    "encoder_decoders.M2M_100",
 )  # fmt: skip
 _NAMED = [place.split(".") for place in _PLACES]
 _FAMILIES: list[Family] = [getattr(import_module(f".{file}", __package__), name) for file, name in _NAMED]

@@ -103,8 +103,9 @@ class Family:
     prefix: prefix of the base class's tensors in a class with a head, except for `outside`.
     prefixes: alternatives. classes: class -> heads, preferred classes first. older: name endings in
     other versions of the library. buffers: stored tensors that are not parameters. twins: tensors
-    equal to another one, in addition to the config's ties. nameless: whether tensors identify the
-    family without model_type and class. `beside`: pattern of tensors that belong to other models.
+    equal to another one, in addition to the config's ties. twinned: the entry that must not be
+    false if there are twins. sinusoids: tensors that hold the sinusoidal positions. nameless:
+    whether tensors identify the family without model_type and class. `beside`: pattern of tensors that belong to other models.
     together: rows that a file may have instead of the table's rows for the same parameters.
     marked: end of a tensor's name whose whole layer belongs to another model; empty if there is none.
     padded_by_id: whether positions follow from the padding id, which no real token may then have.
@@ -128,6 +129,8 @@ class Family:
     older: Mapping[str, str] = field(default_factory=dict)
     buffers: str
     twins: Mapping[str, str] = field(default_factory=dict)
+    twinned: str = ""
+    sinusoids: tuple[str, ...] = ()
     ignored: Mapping[str, str] = field(default_factory=dict)
     prefixes: tuple[str, ...] = ()
     nameless: bool = False
@@ -139,6 +142,11 @@ class Family:
     def base(self) -> str:
         """The class without heads, or with only a pooler."""
         return next(name for name, heads in self.classes.items() if {*heads} <= {"pooler"})
+
+    @property
+    def encoder_decoder(self) -> bool:
+        """Whether its models are encoder-decoders."""
+        return self.only.get("is_encoder_decoder") is True
 
     def native(self, key: str) -> str:
         """Returns the tensor's name in the base class of the current library version."""

@@ -26,11 +26,6 @@ def _scalar(config: TransformerConfig, said: Mapping[str, Any]) -> dict[str, Any
     return {"query_pre_attn_scalar": config.key_size if config.score_scale is None else round(config.score_scale**-2)}
 
 
-def _all_but_some(entries: Mapping[str, Any], layers: int) -> list[str]:
-    name = "sliding_window_pattern"
-    return ["local" if local else "global" for local in windows.every(entries[name], layers, name)]
-
-
 _SCORE_SCALE = Joint(
     {"query_pre_attn_scalar": 256}, {"score_scale": "query_pre_attn_scalar"}, _scale, _scalar, "scores are multiplied by its -1/2 power"
 )
@@ -78,7 +73,7 @@ GEMMA3 = decoder.family(
         rotary.by_layer_type(1000000.0, 10000.0, 131072),
         windows.by_layer(
             {"sliding_window": 4096, "sliding_window_pattern": 6},
-            _all_but_some,
+            windows.all_but_some,
             "`layer_types` sets which layers have a window; default: all but the last of every `sliding_window_pattern`",
         ),
         _SCORE_SCALE,

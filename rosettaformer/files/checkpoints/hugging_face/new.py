@@ -23,7 +23,7 @@ from .writing import save
 
 SIZES = ("tiny", "small")
 HEADS = ("language_head", "masked_language_head")  # a new model's class has one of these
-IDS = ("bos_token_id", "eos_token_id", "pad_token_id")
+IDS = ("bos_token_id", "eos_token_id", "pad_token_id", "decoder_start_token_id")
 GAIN = 1.3  # of kernels, which makes outputs slightly larger than inputs
 
 
@@ -84,12 +84,13 @@ def _drawn(name: str, shape: tuple[int, ...], config: TransformerConfig, seed: i
         return drawn * GAIN / np.sqrt(own[0] * own[1] if of_heads else own[0])
     if kind == "selection_bias":  # negative; one expert is chosen less often than its score asks for
         return 0.1 * drawn - 0.1 * (np.arange(shape[0]) == generator.integers(shape[0])) - 1.0
-    return drawn * {"bias": 0.5, "offset": 0.5}.get(kind, 1.0)
+    large = name.endswith("cross_attention.query.bias")  # the keys of a memory differ little
+    return drawn * {"bias": 1.5 if large else 0.5, "offset": 0.5}.get(kind, 1.0)
 
 
 def _stream(config: TransformerConfig) -> float:
-    """Returns the size of the vectors between pre-norm layers: so small that epsilon shows."""
-    return min(1.0, 10 * config.epsilon**0.5) if config.norm_placement == "pre" else 1.0
+    """Returns the size of the vectors between pre-norm layers of one stack: so small that epsilon shows."""
+    return min(1.0, 10 * config.epsilon**0.5) if config.norm_placement == "pre" and not config.cross_attention else 1.0
 
 
 @cache

@@ -187,10 +187,12 @@ STABLELM = decoder.family(
         vocab_size=50304, hidden_size=2560, num_hidden_layers=32, num_attention_heads=32,
         num_key_value_heads=32, intermediate_size=6912, layer_norm_eps=1e-5,
     ),
-    joints=(head_sizes("hidden_size", "num_attention_heads"), rotary.flat(10000.0, 4096, partial=0.25)),
-    # hidden_dropout applies only to the feed-forward output; the 12B model has a parallel block and
-    # normalizes queries and keys
-    only={**ONLY, "use_parallel_residual": False, "qk_layernorm": False, "hidden_dropout": 0.0},
+    joints=(
+        head_sizes("hidden_size", "num_attention_heads"), rotary.flat(10000.0, 4096, partial=0.25),
+        decoder.placement("use_parallel_residual", False, "parallel_shared"),
+    ),
+    # hidden_dropout applies only to the feed-forward output; the 12B model normalizes queries and keys
+    only={**ONLY, "qk_layernorm": False, "hidden_dropout": 0.0},
     ignored={"norm_eps": "the class reads `layer_norm_eps`"},
     without=("ForQuestionAnswering",),
     table=decoder.table(

@@ -239,6 +239,8 @@ def _match(found: Examination, config: TransformerConfig, keys: Mapping[str, str
     found.natives = {keys.get(name, family.stored(name, prefixed)): native for name, native in expected.items() if name not in lost}
     shapes = {key: native.shape for key, native in found.natives.items()}
     found.problems += shown.contradictions(family, found.natives, found.tensors)
+    buffers = {key: found.tensors[key] for key, state in found.states.items() if state == "buffer"}
+    found.problems += shown.positions(config, buffers)
     found.problems += parameters.mismatches({key: found.tensors[key] for key in keys.values()}, shapes)
     found.states |= {key: "unexpected" for key in keys.values() if key not in shapes}
     for key, shape in shapes.items():

@@ -4,9 +4,10 @@ import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+import ml_dtypes
 import numpy as np
 
-from reference_numpy import TransformerConfig
+from reference_numpy import TransformerConfig, positional_encoding
 
 from ..tables import Native
 from .family import Family, starred
@@ -20,6 +21,7 @@ _OF_HEADS = {"h": "heads", "g": "key_value_heads", "k": "key_size", "e": "value_
 _SHOWN = {
     "query_key_value_bias": ("attention.query.bias", True, False), "attention_output_bias": ("attention.output.bias", True, False),
     "feed_forward_bias": (".hidden.bias", True, False), "query_key_norm": (".query_norm.scale", "head", "none"),
+    "norm_placement": (".feed_forward_norm.scale", "pre", "parallel_shared"),
 }  # fmt: skip
 
 
@@ -45,6 +47,20 @@ def contradictions(family: Family, natives: Mapping[str, Native], tensors: Mappi
             yield f"config.json says {entry} {wanted}, but the tensors have {got}"
 
 
+def positions(config: TransformerConfig, buffers: Mapping[str, np.ndarray]) -> Iterator[str]:
+    """Reports every stored table of sinusoidal positions that does not hold sinusoids."""
+    for key, array in buffers.items():
+        if config.positions != "sinusoidal" or not key.endswith("embed_positions.weight"):
+            continue
+        place, near = np.arange(len(array)), array.ndim == 2 and array.shape[1] == config.model_width
+        if near:
+            exact_pd = positional_encoding.positional_encoding(place, config.model_width, np.float64, config.sinusoid_layout)
+            rounding = max(ml_dtypes.finfo(kind).eps for kind in (array.dtype, np.float32))  # the class computes in float32
+            near = bool(np.abs(array.astype(np.float64) - exact_pd).max(initial=0.0) <= rounding)
+        if not near:
+            yield f"{key} must hold sinusoidal positions of width {config.model_width}; got other numbers, of shape {array.shape}"
+
+
 def _axes(letters: str) -> list[str]:
     """Splits the axes of a tensor; brackets group canonical axes into one."""
     return re.findall(r"\(.*?\)|\w+", letters)
@@ -67,9 +83,10 @@ def switched(family: Family, config: TransformerConfig, names: Iterable[str]) ->
             entries[name].append(field)
     for name, fields in entries.items():
         own = [row.name for row in family.table if any(row.parts[0].name.endswith(_SHOWN[field][0]) for field in fields)]
-        shown, said = not present.isdisjoint(own), getattr(config, fields[0]) == _SHOWN[fields[0]][1]
+        shown, said = not present.isdisjoint(own), getattr(config, fields[0]) != _SHOWN[fields[0]][2]
         if own and said != shown:
-            problems.append(f"config.json says {name} {str(said).lower()}, but there is {'a' if shown else 'no'} {own[0]}")
+            value = str(said != ("norm_placement" in fields)).lower()  # the entry is true without the tensor
+            problems.append(f"config.json says {name} {value}, but there is {'a' if shown else 'no'} {own[0]}")
             config = config.replace(**{field: _SHOWN[field][1 if shown else 2] for field in fields})
     return config, problems
 

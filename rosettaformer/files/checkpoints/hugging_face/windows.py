@@ -87,6 +87,12 @@ def every(interval: Any, layers: int, name: str) -> list[bool]:
     return [bool((layer + 1) % interval) for layer in range(layers)]
 
 
+def all_but_some(entries: Entries, layers: int) -> list[str]:
+    """Gives a window to all layers but the last of every `sliding_window_pattern`."""
+    name = "sliding_window_pattern"
+    return ["local" if local else "global" for local in every(entries[name], layers, name)]
+
+
 def sized(window: Any, name: str = "sliding_window") -> Any:
     """Checks and returns a window size. name: the entry that has it."""
     if not is_integer(window) or window < 1:

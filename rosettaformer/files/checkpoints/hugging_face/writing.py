@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from reference_numpy import TransformerConfig
+from reference_numpy import TransformerConfig, positional_encoding
 from reference_numpy import parameters as declaration
 
 from ....common.atomic import replacing
@@ -26,6 +26,7 @@ COMPANIONS = (
     "tokenizer.model", "chat_template.jinja",
 )  # fmt: skip
 TEMPLATES = "additional_chat_templates"
+POSITIONS = 1024  # the library's default of max_position_embeddings
 
 
 def save(
@@ -54,7 +55,7 @@ def save(
         raise ValueError(f"{path} already exists; a Hugging Face model needs a new folder")
     kind, own = dtype and strict.numpy_dtype(dtype), dtype or str(next(iter(arrays.values())).dtype)
     said = {name: value for name, value in said.items() if name != "torch_dtype"} | {"dtype": own}
-    natives = _natives(family, config, arrays, prefixed=said["architectures"] != [family.base])
+    natives = _natives(family, config, arrays, said, prefixed=said["architectures"] != [family.base])
     with replacing(path) as temporary:
         temporary.mkdir()
         if max_shard_bytes is None:
@@ -86,11 +87,12 @@ def _family(config: TransformerConfig, said: Mapping[str, Any]) -> tuple[Family,
             if not found:
                 return family, result
             refused.append((sum(own.get(name) != value for name, value in family.fixed.items()), found))
-    _, problems = min(refused, key=lambda one: (one[0], len(one[1])), default=(0, []))  # the closest family
-    raise CheckpointError("the model", problems or ["no Hugging Face family can be written with both an encoder and a decoder"])
+    raise CheckpointError("the model", min(refused, key=lambda one: (one[0], len(one[1])))[1])  # the closest family
 
 
-def _natives(family: Family, config: TransformerConfig, arrays: Mapping[str, np.ndarray], prefixed: bool) -> Mapping[str, np.ndarray]:
+def _natives(
+    family: Family, config: TransformerConfig, arrays: Mapping[str, np.ndarray], said: Mapping[str, Any], prefixed: bool
+) -> Mapping[str, np.ndarray]:
     """Returns the tensors as the library stores them, tied tensors once.
 
     A twin replaces its tensor if the logits are tied, and is stored in addition otherwise.
@@ -98,7 +100,15 @@ def _natives(family: Family, config: TransformerConfig, arrays: Mapping[str, np.
     found: dict[str, Native] = {}
     for native in tables.natives(family.rows(config), config):
         if all(part.name in arrays for part, _, _ in native.parts):
-            twins = [twin for twin, name in family.twins.items() if name == native.name]
+            twins = [twin for twin, name in family.twins.items() if name == native.name and said.get(family.twinned, True)]
             for name in twins if twins and config.tie_logits else [native.name, *twins]:
                 found[family.stored(name, prefixed)] = native
-    return tables.Made(lambda name: tables.merged(found[name], arrays), found)
+    constants = {family.stored(name, prefixed): name for name in family.sinusoids}
+
+    def make(name: str) -> np.ndarray:
+        if name not in constants:
+            return tables.merged(found[name], arrays)
+        place, dtype = np.arange(said.get("max_position_embeddings", POSITIONS)), next(iter(arrays.values())).dtype
+        return positional_encoding.positional_encoding(place, config.model_width, np.float32, config.sinusoid_layout).astype(dtype)
+
+    return tables.Made(make, [*found, *constants])

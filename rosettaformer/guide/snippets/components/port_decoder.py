@@ -39,6 +39,8 @@ class Port(plain_port.Port):
         for field, value in COVERED[case.component].items():
             if getattr(case.config, field) != value:
                 raise NotCovered(f"the plain decoder has {field}={value!r}")
+        if case.config.parallel:
+            raise NotCovered("the plain decoder has no parallel block")
         if any(np.size(value) == 0 for value in case.inputs.values()):
             raise NotCovered("there is nothing to compute")
         given = plain_port._given(case)

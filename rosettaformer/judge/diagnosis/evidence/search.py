@@ -33,13 +33,12 @@ class Search:
         self.evidence, self.hypotheses = evidence, evidence.hypotheses
         self.constants = functools.cache(self._fit)
 
-    def explain(self, known: Combination = (), located: bool = True, derived: bool = True) -> list[Combination]:
+    def explain(self, known: Combination = (), located: bool = True) -> list[Combination]:
         """The simplest alterations that explain the outputs.
 
         In this order: the known ones, a known one at one place, a single alteration or another
         reading of the prompts, the known ones and another. Several results are indistinguishable on
-        the probes. located: also alterations at one place of the model. derived: also what is derived
-        from runs of the reference.
+        the probes. located: also alterations at one place of the model.
         """
         if known and self.evidence.explains(known, known):
             return [known]
@@ -47,7 +46,7 @@ class Search:
         placed: list[Combination] = [(one,) for one in self.hypotheses.at_places(known, shown) if self.evidence.explains((one,), (one,))]
         if placed:
             return self._different(placed)[-1:]
-        return next((found for tier in self._tiers(shown, located, derived) if (found := self._among(tier, known))), [])
+        return next((found for tier in self._tiers(shown, located) if (found := self._among(tier, known))), [])
 
     def recoded(self, known: Combination = ()) -> list[Combination]:
         """The code changes that explain the outputs, alone or with known alterations; none if only a
@@ -61,12 +60,17 @@ class Search:
         """The alterations of a tier that explain the outputs, alone or with the known ones."""
         self.evidence.tried |= set(tier)
         for before in ((), known) if known else ((),):
-            meant = [one for one in tier if one not in before and (not before or self._combines(one))]
-            if found := [(*before, one) for one in meant if self.evidence.explains((*before, one), before)]:
-                return self._different(found)
+            found: dict[Combination, None] = {}
+            for one in tier:
+                meant = one not in before and (not before or self._combines(one))
+                said = any(one.id == each.id and one.title != each.title for (*_, each) in found)  # `_different` keeps that
+                if meant and not said and self.evidence.explains((*before, one), before):
+                    found[*before, one] = None
+            if found:
+                return self._different([*found])
         return []
 
-    def _tiers(self, shown: tuple[int, ...], located: bool = True, derived: bool = True) -> Iterator[Sequence[Alteration]]:
+    def _tiers(self, shown: tuple[int, ...], located: bool = True) -> Iterator[Sequence[Alteration]]:
         """The tiers of the hypotheses, with other readings of the prompts before the known bugs if
         the first wrong tokens tell them, else after the settings.
         """
@@ -74,7 +78,7 @@ class Search:
         yield [one for one in found if one.id.startswith(TOLD)]
         yield from itertools.islice(tiers, 2)
         yield [one for one in found if not one.id.startswith(TOLD)]
-        yield from tiers if derived else itertools.islice(tiers, 1)
+        yield from tiers
 
     def _shown(self, known: Combination = ()) -> tuple[int, ...]:
         """The cheapest failing probe, and the cheapest that the known alterations do not match."""

@@ -7,6 +7,7 @@ reject arguments), error messages, annotations, casts, and irrelevant keywords.
 import ast
 import contextlib
 import copy
+import dataclasses
 import functools
 import inspect
 import pkgutil
@@ -18,10 +19,7 @@ from dataclasses import dataclass
 from types import CodeType, FrameType
 from typing import Any
 
-import numpy as np
-
 import reference_numpy
-from reference_numpy.arrays import Array
 
 from ...case import Case
 from ...catalogue import Alteration
@@ -29,7 +27,8 @@ from ...catalogue.alteration import FRAMEWORKS
 from ...expectation import components
 from ...expectation.components import forward_of, module_of
 from ...expectation.paths import Paths
-from .expressions import CASTS, call, others, places, put
+from .expressions import CASTS, call, name_of, others, places, put
+from .rewrites import HELPERS, Kind, rewrites, sizes_of, successive
 
 EXCLUDED = """
     arrays checks fields int8 layout parameters presets recipe sharding sites strategy suggestions
@@ -44,7 +43,8 @@ class Mutant:
     """One change of a function.
 
     key: the function and the change, without line numbers. place: the index of the changed
-    expression or statement; site: that of its value. other: what replaces it.
+    expression or statement; site: that of its value. other: what replaces it. further: an index and
+    what is there then, if two places change. rewrites: whether it follows from the value in a run.
     """
 
     function: "Function"
@@ -54,10 +54,12 @@ class Mutant:
     place: int
     site: int
     other: ast.AST
+    further: tuple[tuple[int, ast.AST], ...] = ()
+    rewrites: bool = False
 
     def code(self) -> CodeType:
         """The code of the changed function."""
-        return self.function.with_(self.place, self.other)
+        return self.function.with_(self.place, self.other, *self.further)
 
 
 class Function:
@@ -85,7 +87,7 @@ class Function:
                 put(place, call(REACHED, ast.Constant(self.name), ast.Constant(index), place[-1]))
         return twin._compiled()
 
-    def mutants(self, kinds: Mapping[int, str] | None = None) -> Iterator[Mutant]:
+    def mutants(self, kinds: Mapping[int, Kind] | None = None) -> Iterator[Mutant]:
         """Yields the mutants; equal changes of a function are numbered.
 
         kinds: of values in a run, by site. With them, a name is also replaced with others whose
@@ -95,12 +97,12 @@ class Function:
         seen = Counter[str]()
         stored = [node.id for node in ast.walk(self.tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)]
         names = [*dict.fromkeys([*(one.arg for one in self.definition.args.args), *stored])]
-        own = {node.id: kind for index, kind in kinds.items() if isinstance(node := self.places[index][3], ast.Name)}
+        own = {node.id: kind.text for index, kind in kinds.items() if isinstance(node := self.places[index][3], ast.Name)}
         for index, (_, field, _, node) in enumerate(self.places):
             texts = {ast.unparse(node)}
             value = node.value if isinstance(node, ast.AugAssign) else node
             site = next(place for place, one in enumerate(self.places) if one[3] is value)
-            for other in others(node, field, names, kinds.get(index, ""), own):
+            for other in others(node, field, names, kinds.get(index, Kind()).text, own):
                 if (text := ast.unparse(other)) not in texts:
                     texts.add(text)
                     key = f"{self.name}: {ast.unparse(node)} -> {text}"
@@ -109,14 +111,41 @@ class Function:
                     fix = f"compute {ast.unparse(node)}, as in {self.name}"
                     yield Mutant(self, f"{key} #{seen[key]}" if seen[key] > 1 else key, title, fix, index, site, other)
 
-    def with_(self, index: int, other: ast.AST) -> CodeType:
-        """The code with another expression or statement in the place of this index."""
-        place = self.places[index]
-        put(place, other)
+    def rewritten(self, kinds: Mapping[int, Kind], sizes: Mapping[str, int]) -> Iterator[Mutant]:
+        """Yields the rewrites, given the kinds of values in a run, by site, and a model's sizes."""
+        found = {self.places[index][3]: kind for index, kind in kinds.items()}
+        index_of = {node: index for index, (*_, node) in enumerate(self.places)}
+
+        def kind_of(node: ast.AST) -> Kind:
+            return found.get(node, Kind())
+
+        def mutant(node: ast.AST, other: ast.AST, title: str, key: str = "", *further: tuple[int, ast.AST]) -> Mutant:
+            fix, index = f"compute {ast.unparse(node)}, as in {self.name}", index_of[node]
+            return Mutant(self, key or f"{self.name}: {title}", f"{title} in {self.name}", fix, index, index, other, further, True)
+
+        for node in found:
+            for other, words, anywhere in rewrites(node, kind_of, sizes) if isinstance(node, ast.expr) else ():
+                title = f"{words}: {ast.unparse(node)}" if words else f"{ast.unparse(other)} instead of {ast.unparse(node)}"
+                yield mutant(node, other, title, words * anywhere)
+        assigned = [one.value for one in ast.walk(self.tree) if isinstance(one, ast.Assign) and one.value in found]
+        for before in (one for one in assigned if isinstance(one, ast.Call) and name_of(one) not in CASTS):
+            for after in (one for one in found if isinstance(one, ast.expr) and one.lineno > (before.end_lineno or 0)):
+                exchanged = successive(before, after)
+                if exchanged and kind_of(after).axes and kind_of(after) == kind_of(exchanged[1]):
+                    other, value = exchanged
+                    title = f"{ast.unparse(after)} before {ast.unparse(before)} instead of after it"
+                    yield mutant(before, other, title, "", (index_of[after], value))
+
+    def with_(self, index: int, other: ast.AST, *further: tuple[int, ast.AST]) -> CodeType:
+        """The code with another expression or statement in the place of this index, and further."""
+        changed = [(self.places[place], node) for place, node in ((index, other), *further)]
+        for place, node in changed:
+            put(place, node)
         try:
             return self._compiled()
         finally:
-            put(place, place[-1])
+            for place, _ in changed:
+                put(place, place[-1])
 
     def _compiled(self) -> CodeType:
         found: dict[str, Any] = {}
@@ -127,9 +156,10 @@ class Function:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class CodeChange(Alteration):
-    """A mutant as an alteration."""
+    """A mutant as an alteration. config: a model's, for code that computes sizes."""
 
     mutant: Mutant
+    config: Any = None
 
     generated: str = "change of one expression"
     writes = True
@@ -143,14 +173,15 @@ class CodeChange(Alteration):
     def altering(self, paths: Paths) -> Iterator[None]:
         """Runs the reference with the changed function. Raises ValueError whatever that raises."""
         try:
-            with swapped(self.mutant.function, self.mutant.code(), last_of=last_of):
+            with swapped(self.mutant.function, self.mutant.code(), **HELPERS, **{"config": self.config} if self.config else {}):
                 yield
         except Exception as error:
             raise ValueError(f"{self.id}: {error}") from error
 
 
 def code_changes(case: Case) -> list[list[Alteration]]:
-    """The code changes that a float64 case runs, by function, outermost functions first.
+    """The code changes that a float64 case runs: the rewrites, then the others by function,
+    outermost functions first.
 
     Gradients have only the changes of the backward pass.
     """
@@ -158,14 +189,18 @@ def code_changes(case: Case) -> list[list[Alteration]]:
     called = [one for one in _called(case) if not backward or BACKWARD in one.name]
     with reached(called) as sites:
         components.answer(case)
-    return [
-        [_change(case, mutant) for mutant in one.mutants(kinds) if mutant.site in kinds] for one in called if (kinds := sites[one.name])
-    ]
+    sizes = sizes_of(case.config)
+    found = [[one for function in called for one in function.rewritten(sites[function.name], sizes)]]
+    found += [[one for one in function.mutants(kinds) if one.site in kinds] for function in called if (kinds := sites[function.name])]
+    return [[_change(case, one) for one in own] for own in found]
 
 
 def _change(case: Case, mutant: Mutant) -> Alteration:
     fix = dict.fromkeys(FRAMEWORKS, mutant.fix)
-    return CodeChange(id=mutant.key, title=mutant.title, component=case.component, fix=fix, replaces={}, mutant=mutant)
+    change = CodeChange(id=mutant.key, title=mutant.title, component=case.component, fix=fix, replaces={}, mutant=mutant)
+    if not mutant.rewrites or "config." not in ast.unparse(mutant.other):
+        return change
+    return dataclasses.replace(change, of_case=lambda case: dataclasses.replace(change, config=case.config))
 
 
 def _called(case: Case) -> list[Function]:
@@ -224,14 +259,15 @@ def swapped(function: Function, code: CodeType, **names: Any) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def reached(meant: Iterable[Function]) -> Iterator[dict[str, dict[int, str]]]:
+def reached(meant: Iterable[Function]) -> Iterator[dict[str, dict[int, Kind]]]:
     """Yields a mapping that collects the reached sites of these functions, with the kind of their
-    last value.
+    last value; numbers that change have none.
     """
-    found: dict[str, dict[int, str]] = {one.name: {} for one in meant}
+    found: dict[str, dict[int, Kind]] = {one.name: {} for one in meant}
 
     def note(function: str, index: int, value: Any) -> Any:
-        found[function][index] = _kind(value)
+        kind, before = Kind.of(value), found[function].get(index)
+        found[function][index] = kind if not before or before.number == kind.number else kind._replace(number=None)
         return value
 
     with contextlib.ExitStack() as stack:
@@ -239,17 +275,3 @@ def reached(meant: Iterable[Function]) -> Iterator[dict[str, dict[int, str]]]:
             if one.name in found:
                 stack.enter_context(swapped(one, one.noted, **{REACHED: note}))
         yield found
-
-
-def _kind(value: Any) -> str:
-    """The dtype and shape of an array, a string with its type, else only the type."""
-    if isinstance(value, np.ndarray):
-        return f"{value.dtype} {value.shape}"
-    return f"str {value}" if isinstance(value, str) else type(value).__name__
-
-
-def last_of(rows: Array, index: Array, size: int) -> Array:
-    """`arithmetic.scatter_add` that keeps only the last of several rows with the same index."""
-    result = np.zeros((size, rows.shape[-1]), dtype=rows.dtype)
-    result[index.reshape(-1)] = rows.reshape(-1, rows.shape[-1])
-    return result

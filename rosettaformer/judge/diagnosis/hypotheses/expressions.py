@@ -82,7 +82,7 @@ def others(node: ast.AST, field: str, names: list[str], kind: str, own: Mapping[
     if isinstance(node, ast.IfExp):
         yield from (node.body, node.orelse)
     yield from _instead(node, names)
-    if isinstance(node, ast.Call) and _name(node) not in CASTS:
+    if isinstance(node, ast.Call) and name_of(node) not in CASTS:
         yield from _with_other_arguments(node)
     if kind and isinstance(node, ast.expr):
         yield from _alike(node, kind, own)
@@ -95,7 +95,7 @@ def _with_other_arguments(node: ast.Call) -> Iterator[ast.Call]:
         return ast.Call(node.func, [*node.args[:start], *changed, *node.args[start + len(changed) :]], node.keywords)
 
     yield from (call(index, ast.Constant(None)) for index, argument in enumerate(node.args) if isinstance(argument, ast.Name))
-    if _name(node) not in COMMUTATIVE:
+    if name_of(node) not in COMMUTATIVE:
         yield from (call(index, after, one) for index, (one, after) in enumerate(itertools.pairwise(node.args)))
 
 
@@ -145,17 +145,17 @@ def _instead(node: ast.AST, names: list[str]) -> Iterator[ast.AST]:
     elif isinstance(node, ast.Name):
         kind = node.id.rpartition("_")[2]
         yield from (ast.Name(one, ast.Load()) for one in names if one != node.id and "_" in one and one.rpartition("_")[2] == kind)
-    elif isinstance(node, ast.Call) and _name(node) not in CASTS:
+    elif isinstance(node, ast.Call) and name_of(node) not in CASTS:
         yield from (argument for argument in node.args if not isinstance(argument, ast.Starred | ast.Constant))
         owner = getattr(node.func, "value", None)
         if owner and (not isinstance(owner, ast.Name) or "_" in owner.id):
             yield owner  # a method's array
-        if other := SIBLINGS.get(_name(node)):
+        if other := SIBLINGS.get(name_of(node)):
             yield ast.Call(ast.Attribute(owner, other, ast.Load()) if owner else ast.Name(other, ast.Load()), node.args, node.keywords)
         for index, keyword in enumerate(node.keywords):
             if keyword.arg not in IRRELEVANT:
                 yield ast.Call(node.func, node.args, node.keywords[:index] + node.keywords[index + 1 :])
 
 
-def _name(node: ast.Call) -> str:
+def name_of(node: ast.Call) -> str:
     return str(getattr(node.func, "attr", getattr(node.func, "id", "")))

@@ -102,7 +102,8 @@ class Hypotheses:
 
     def tiers(self, shown: tuple[int, ...] = (), located: bool = True) -> Iterator[Sequence[Alteration]]:
         """All hypotheses, most likely first: known bugs, settings, both in layers of one kind, other
-        inputs, dataflow changes, and each of them at one place. Code changes are in `code`.
+        inputs, dataflow changes, a whole model's rewrites, and each of the others at one place.
+        Other code changes are in `code`.
 
         The first two tiers include everything that replaces a function called by a probe, whether
         or not it has an effect: one probe shows that an alteration without effect explains nothing,
@@ -116,6 +117,8 @@ class Hypotheses:
             yield self.in_steps
         yield self.inputs(shown)
         yield self.dataflow(shown)
+        if shown and self.probes[shown[-1]].folder:
+            yield self.code(shown)[0]
         if located:
             yield self.located(shown)
 
@@ -138,8 +141,12 @@ class Hypotheses:
         return list(changes)
 
     def _recoded(self, shown: tuple[int, ...]) -> list[list[Alteration]]:
-        """The code changes of the last of these probes, by function."""
-        return code_changes(self._doubles[shown[-1]])
+        """The rewrites of the code that the last of these probes runs, then its other changes, by
+        function. Those of steps come first in the later steps alone.
+        """
+        found = code_changes(self._doubles[shown[-1]])
+        stepped = self.probes[shown[-1]].component == "decode_in_steps"
+        return [[*in_steps(own), *own] for own in found] if stepped else found
 
     def _located(self, shown: tuple[int, ...]) -> list[Alteration]:
         """Known bugs, settings and dataflow changes at one place of the model, without those that

@@ -17,7 +17,7 @@ from ...catalogue.alteration import on_result, reading, setting
 from ...catalogue.fills import uniform_when_empty
 from .inputs import modulo
 
-SIDES = dict(zip(("target", "source"), MASKS, strict=True))
+SIDES = dict(reversed(MASKS.items()))
 MOST = 64  # candidates for one number
 FEW = 8  # ids, each of which may be the one that is read as another
 TOLD = ("ids=", "positions=", "rotation=")  # beginnings of the ids of readings that the first wrong tokens tell

@@ -1,5 +1,5 @@
-"""Bugs of cached steps alone: known bugs and settings that apply only after the first step, or only
-in steps of one token, for which ports often have code of their own.
+"""Bugs of cached steps alone: known bugs, settings and code changes that apply only after the first
+step, or only in steps of one token, for which ports often have code of their own.
 """
 
 import contextlib
@@ -17,34 +17,38 @@ STEP = "cache.decode_step"
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class InSteps(Alteration):
-    """An alteration of later steps. single: only of those with one token."""
+    """An alteration of later steps. base: that of all steps. single: only steps of one token."""
 
+    base: Alteration
     single: bool
+
+    writes = True
 
     @contextlib.contextmanager
     def altering(self, paths: Paths) -> Iterator[None]:
-        """Patches the reference; the altered functions run in the meant steps only."""
-        meant = False
+        """Patches the reference in the meant steps only."""
 
         def step(original: Callable, parameters: Any, config: Any, target: Any, cache: Any, *given: Any, **options: Any) -> Any:
-            nonlocal meant
             meant = cache.target_mask_bt.shape[1] > 0 and (target.shape[1] == 1 or not self.single)
-            try:
+            with self.base.altering(paths) if meant else contextlib.nullcontext():
                 return original(parameters, config, target, cache, *given, **options)
-            finally:
-                meant = False
 
-        def there(altered: Callable) -> Callable:
-            return lambda original, *args, **options: altered(original, *args, **options) if meant else original(*args, **options)
-
-        with patched({name: there(altered) for name, altered in self.replaces.items()} | {STEP: step}):
+        with patched({STEP: step}):
             yield
 
 
 def in_steps(alterations: Iterable[Alteration]) -> Iterator[Alteration]:
     """Each of these alterations only after the first step, and only in steps of one token."""
     for one in alterations:
-        if one.replaces and STEP not in one.replaces and not (one.of_case or one.reads or one.rounding):
+        if STEP not in one.replaces and not (one.reads or one.rounding):
             own = {field.name: getattr(one, field.name) for field in dataclasses.fields(Alteration)}
             for single, where in ((False, "after the first step"), (True, "in steps of one token")):
-                yield InSteps(**own | {"title": f"{one.title}, only {where}", "variants": {}}, single=single)
+                title = f"{one.title}, only {where}"
+                yield _of_case(InSteps(**own | {"title": title, "variants": {}, "of_case": None}, base=one, single=single))
+
+
+def _of_case(limited: InSteps) -> InSteps:
+    """With a base that depends on the case, so does this."""
+    if not limited.base.of_case:
+        return limited
+    return dataclasses.replace(limited, of_case=lambda case: dataclasses.replace(limited, base=limited.base.on(case)))

@@ -1,4 +1,4 @@
-"""Wrong parameters in a whole model: from another layer, or transposed."""
+"""Wrong parameters in a whole model: from another layer, transposed, or with heads in another order."""
 
 import dataclasses
 import functools
@@ -7,6 +7,8 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
+
+from reference_numpy.parameters import axes
 
 from ...case import Case
 from ...catalogue import Alteration
@@ -23,8 +25,9 @@ Mapped = Callable[[str], str]  # the name of the parameter that stands for the p
 
 def tensor_changes(case: Case) -> Iterator[Alteration]:
     """The layers' parameters in the place of other layers', the largest groups first, then the
-    transposed square ones.
+    transposed square ones, and those with the heads of a group apart, or together that should not.
     """
+    letters = axes(case.config)
     found: dict[str, dict[str, list[int]]] = defaultdict(lambda: defaultdict(list))
     for name in case.parameters:
         if parts := LAYER.fullmatch(name):
@@ -40,6 +43,13 @@ def tensor_changes(case: Case) -> Iterator[Alteration]:
             if array.ndim > 1 and array.size == len(array) ** 2:
                 title = f"`{rest}` is transposed in {stack}"
                 yield _change(f"{stack}.{rest}=transposed", title, functools.partial(_transposed, f"{stack}.", f".{rest}"))
+            if "h" in (own := letters.get(f"{stack}.{first}.{rest}", "").split()):
+                groups, axis = case.config.key_value_heads, own.index("h")
+                for words, shape in (("kv head, then group", (-1, groups)), ("group, then kv head", (groups, -1))):
+                    heads = np.arange(array.shape[axis]).reshape(shape).T.ravel()
+                    if not np.array_equal(heads, np.arange(len(heads))):
+                        title = f"the heads of `{rest}` are taken to be in the order {words}, in {stack}"
+                        yield _change(f"{stack}.{rest}={words}", title, functools.partial(_reordered, f"{stack}.", f".{rest}", axis, heads))
 
 
 def _change(name: str, title: str, read: Callable[[Case], Case]) -> Alteration:
@@ -87,6 +97,13 @@ def _read(mapped: Mapped, case: Case) -> Case:
         return own[replacement] if fits else array
 
     return dataclasses.replace(case, parameters=changed(own, other))
+
+
+def _reordered(start: str, end: str, axis: int, order: np.ndarray, case: Case) -> Case:
+    def taken(name: str, array: np.ndarray) -> np.ndarray:
+        return np.take(array, order, axis) if name.startswith(start) and name.endswith(end) else array
+
+    return dataclasses.replace(case, parameters=changed(case.parameters, taken))
 
 
 def _transposed(start: str, end: str, case: Case) -> Case:

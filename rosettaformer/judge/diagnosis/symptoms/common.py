@@ -144,8 +144,11 @@ def _words(names: Sequence[str]) -> str:
 
 
 def _from_step(failing: Sequence[Answer]) -> Iterator[str]:
-    """Whether the first step is right in every failing output and later ones are wrong."""
+    """Whether the first step is right in every failing output and later ones are wrong, and which
+    later steps are right before the first wrong one.
+    """
     found: list[tuple[str, int, np.ndarray]] = []
+    lengths: list[Sequence[int]] = []  # of the steps up to the first wrong one
     for case, clean, outputs in failing:
         for name, one in clean.items():
             off = _off(one, outputs.get(name))
@@ -155,9 +158,15 @@ def _from_step(failing: Sequence[Answer]) -> Iterator[str]:
                 found.append((STEPPED[name], 1, np.asarray(off.reshape(-1, off.shape[-1]).any(0))))
             elif case.component == "decode_in_steps":
                 found.append(("step", case.inputs["splits"][0], np.asarray(off.any((0, 2)))))
+                before = int((np.cumsum(case.inputs["splits"]) <= found[-1][2].argmax()).sum())
+                lengths.append(case.inputs["splits"][: before + 1])
             elif off.ndim == 1 and case.component == "noam":
                 found.append(("step", 1, off))
-    if found and not any(off[:length].any() for _, length, off in found):
+    if not found or any(off[:length].any() for _, length, off in found):
+        return
+    if lengths and all(own[-1] > 1 and {*own[1:-1]} == {1} for own in lengths):
+        yield "the first step and later steps of one token are correct, later steps of several tokens are wrong"
+    else:
         yield f"the first {found[0][0]} is correct, later ones are wrong"
 
 

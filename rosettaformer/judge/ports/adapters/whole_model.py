@@ -14,6 +14,9 @@ may have more functions as attributes:
 - `training(token_bt, mask_bt)` returns the mean of -log p over the labels of real tokens, and a
   mapping of its gradients.
 
+Functions of an encoder-decoder take `source_bs, target_bt, source_mask_bs, target_mask_bt` instead;
+`hidden` returns the states of encoder and decoder as a pair.
+
 On a mesh, `load(folder, mesh)` is called in every process of the port. docs/like.md describes the
 file.
 """
@@ -29,7 +32,7 @@ import numpy as np
 from reference_numpy.sharding import Mesh
 
 from ....common.processes import wire
-from ...case import LAST, Case, numpy_dtype
+from ...case import LAST, MASKS, Case, numpy_dtype
 from ...expectation.components import VJP, forward_of
 from ...status import UNLOADED
 from ...suite.limits import limits_of
@@ -39,7 +42,6 @@ COMPONENTS = (
     "transformer", "transformer_vjp", "masked_language_logits", "masked_language_logits_vjp", "classify", "classify_vjp", "states",
     "routed_experts", "decode_in_steps", "training",
 )  # fmt: skip
-SIDES = (("target", "target_mask_bt"), ("source", "source_mask_bs"))
 
 
 class Adapter:
@@ -71,13 +73,12 @@ class Adapter:
         if component == "training":
             return _training(function, case)
         if component == "states":
-            stack = "encoder" if case.config.encoder_layers else "decoder"
             hidden = _attribute(function, "hidden")(*_inputs(_attribute(function, "hidden"), case))
-            return {f"{stack}.hidden_lbtd": _array(hidden, case.dtype)}
+            return _hidden(hidden, case)
         if component == "routed_experts":
             function = _attribute(function, component)
             return _chosen(function(*_inputs(function, case)), case)
-        if component == "decode_in_steps":
+        if component == "decode_in_steps" or case.splits:
             return _steps(_attribute(function, "step"), case)
         logits = _array(function(*_inputs(function, case)), case.dtype)
         last = self.limits.get("positions") == LAST and component != "classify"
@@ -105,10 +106,19 @@ class Adapter:
         return function
 
 
+def _hidden(hidden: Any, case: Case) -> dict[str, np.ndarray]:
+    """Returns the states of each stack by name."""
+    stacks = [stack for stack in ("encoder", "decoder") if getattr(case.config, f"{stack}_layers")]
+    if len(stacks) == 2 and not (isinstance(hidden, tuple) and len(hidden) == 2):
+        raise TypeError(f"hidden must return a pair (states of the encoder, states of the decoder); got {wire.named(hidden)}")
+    found = hidden if len(stacks) == 2 else (hidden,)
+    return {f"{stack}.hidden_lbtd": _array(array, case.dtype) for stack, array in zip(stacks, found, strict=True)}
+
+
 def _chosen(expert_btlk: Any, case: Case) -> np.ndarray:
     """Marks the experts with these ids, `b t l x`; padding has none. Raises ValueError on other axes and ids."""
     expert_btlk = np.asarray(wire.base(expert_btlk))
-    token_bt, mask_bt = _tokens(case)
+    ((_, token_bt, mask_bt),) = texts_of(case)
     config = case.config
     layers = sum(map(config.has_experts, range(config.decoder_layers)))
     wanted = (*token_bt.shape, layers, config.experts_per_token)
@@ -127,26 +137,28 @@ def _attribute(function: Any, name: str) -> Callable[..., Any]:
     return found
 
 
-def _tokens(case: Case) -> tuple[np.ndarray, np.ndarray | None]:
-    side, mask = next(names for names in SIDES if case.inputs.get(names[0]) is not None)
-    return case.inputs[side], case.inputs.get(mask)
+def texts_of(case: Case) -> list[tuple[str, np.ndarray, np.ndarray | None]]:
+    """Returns the side, the tokens and the mask of every text, the source first."""
+    return [(side, case.inputs[side], case.inputs.get(mask)) for side, mask in MASKS.items() if case.inputs.get(side) is not None]
 
 
 def _inputs(function: Callable[..., Any], case: Case, *more: Any) -> list[Any]:
-    """Returns the arguments: tokens, then mask and segments if they are taken, then `more`.
+    """Returns the arguments: tokens, then masks and segments if they are taken, then `more`.
 
     Raises NotCovered if the case has padding or segments that the function does not take.
     """
-    token_bt, mask_bt = _tokens(case)
-    segment_bt = case.inputs.get("segment_bs")
-    given = {"mask_bt, which padded prompts need": mask_bt, "segment_bt, which pairs of texts need": segment_bt}
+    texts = texts_of(case)
+    others = [(MASKS[side] if len(texts) > 1 else "mask_bt", "padded prompts", np.ones(ids.shape, bool), mask) for side, ids, mask in texts]
+    if len(texts) == 1:
+        others.append(("segment_bt", "pairs of texts", np.zeros_like(texts[0][1]), case.inputs.get("segment_bs")))
+    given = [ids for _, ids, _ in texts]
     taken = _count(function) - len(more)
-    for place, (what, value) in enumerate(given.items(), start=2):
-        if value is not None and taken < place:
-            raise NotCovered(f"the function that load(folder) returns does not take {what}")
-    mask_bt = np.ones(token_bt.shape, bool) if mask_bt is None else mask_bt
-    segment_bt = np.zeros_like(token_bt) if segment_bt is None else segment_bt
-    return [*(token_bt.copy(), mask_bt.copy(), segment_bt.copy())[: max(1, min(taken, 3))], *more]
+    for name, needing, usual, value in others:
+        if len(given) < taken:
+            given.append(usual if value is None else value)
+        elif value is not None:
+            raise NotCovered(f"the function that load(folder) returns does not take {name}, which {needing} need")
+    return [*(array.copy() for array in given), *more]
 
 
 def _count(function: Callable[..., Any]) -> int:
@@ -156,17 +168,19 @@ def _count(function: Callable[..., Any]) -> int:
     except (TypeError, ValueError):
         return 2
     if any(each.kind == each.VAR_POSITIONAL for each in parameters):
-        return 3
+        return 9
     return sum(each.kind in (each.POSITIONAL_ONLY, each.POSITIONAL_OR_KEYWORD) for each in parameters)
 
 
 def _steps(step: Callable[..., Any], case: Case) -> np.ndarray:
     """Returns the logits of all steps, each from its tokens, the mask so far, and the cache."""
-    token_bt, mask_bt = _tokens(case)
-    mask_bt = np.ones(token_bt.shape, bool) if mask_bt is None else mask_bt
+    texts = [(ids, np.ones(ids.shape, bool) if mask is None else mask) for _, ids, mask in texts_of(case)]
+    *before, (token_bt, mask_bt) = texts
+    splits = case.splits or case.inputs["splits"]
     cache, logits = None, []
-    for end, length in zip(np.cumsum(case.inputs["splits"]), case.inputs["splits"], strict=True):
-        found = step(token_bt[:, end - length : end].copy(), mask_bt[:, :end].copy(), cache)
+    for end, length in zip(np.cumsum(splits), splits, strict=True):
+        part = [*before, (token_bt[:, end - length : end], mask_bt[:, :end])]
+        found = step(*(ids.copy() for ids, _ in part), *(mask.copy() for _, mask in part), cache)
         if not isinstance(found, tuple) or len(found) != 2:
             raise TypeError(f"step must return a pair (logits, next cache); got {wire.named(found)}")
         logits.append(_array(found[0], case.dtype))

@@ -1,11 +1,13 @@
 # region start
 import bert
 
+from rosettaformer.ports import CLASSIC
+
 framework = "torch"
 dtypes = ("float64", "float32")
 
 # BERT's choices.
-choices = {
+choices = CLASSIC | {
     "decoder_layers": 0, "norm_placement": "post", "final_norm": False, "activation": "gelu_erf",
     "positions": "learned", "position_offset": 0, "position_start": "row", "embedding_norm": True,
     "scale_embedding": False, "tie_logits": True, "output_bias": True, "attention_bias": True,

@@ -2,11 +2,13 @@
 import gpt2
 from flax import nnx
 
+from rosettaformer.ports import CLASSIC
+
 framework = "jax"
 dtypes = ("float64", "float32")
 
 # GPT-2's choices.
-choices = {
+choices = CLASSIC | {
     "encoder_layers": 0, "norm_placement": "pre", "final_norm": True, "activation": "gelu_tanh",
     "positions": "learned", "position_offset": 0, "position_start": "first_token",
     "scale_embedding": False, "tie_logits": True, "output_bias": False, "attention_bias": True,

@@ -2,13 +2,13 @@
 import llama
 from flax import nnx
 
-from rosettaformer.ports import NotCovered
+from rosettaformer.ports import CLASSIC, NotCovered
 
 framework = "jax"
 dtypes = ("float64", "float32")
 
 # Llama 3's choices.
-config = {
+config = CLASSIC | {
     "encoder_layers": 0, "norm": "rms", "norm_offset": False, "norm_one_plus_scale": False,
     "norm_cast_before_scale": True, "norm_placement": "pre", "final_norm": True,
     "gated_feed_forward": True, "activation": "silu", "feed_forward_bias": False,
