@@ -87,6 +87,10 @@ class _Source:
         self._small = sum(array.nbytes for array in arrays.values()) <= SMALL
         self._kept: dict[tuple[str, tuple[Step, ...]], np.ndarray] = {}
 
+    def __reduce__(self) -> tuple[type["_Source"], tuple[dict[str, np.ndarray]]]:
+        """Copies lack what was read and hashed, which another thread may add to meanwhile."""
+        return _Source, (self.arrays,)
+
     def read(self, name: str, steps: tuple[Step, ...]) -> np.ndarray:
         if (name, steps) in self._kept:
             return self._kept[name, steps]

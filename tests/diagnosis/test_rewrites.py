@@ -73,21 +73,21 @@ def _grouped(sink_h: Array | None, groups: int) -> Array | None:
 WHOLE, STEPS = ("transformer", ("short", "batch", "left_padding")), ("decode_in_steps", ("steps", "medium_steps"))
 PLANTED: dict[str, tuple[str, tuple[str, tuple[str, ...]], str, Altered]] = {
     "indices sorted, weights not": (
-        "mixtral", WHOLE, "the indices are sorted", lambda config: {"experts.router": on_result(lambda w: _at(w, np.sort))},
+        "mixtral", WHOLE, "are sorted", lambda config: {"experts.router": on_result(lambda w: _at(w, np.sort))},
     ),
-    "capacity": ("mixtral", WHOLE, "at most 1.25 times the mean", lambda config: {"experts.router": on_result(_capacity)}),
-    "exponents of another size": ("mixtral", WHOLE, "config.model_width // config.heads instead of size", _of_hidden),
+    "capacity": ("mixtral", WHOLE, "1.25 times", lambda config: {"experts.router": on_result(_capacity)}),
+    "exponents of another size": ("mixtral", WHOLE, "config.model_width // config.heads instead", _of_hidden),
     "heads of the sinks": ("gpt_oss", WHOLE, "self_attention.sink=", lambda config: {
         "attention.beside_sink": on_arguments(sink_h=lambda sink_h: _grouped(sink_h, config.key_value_heads))}),
     "clamped after the offset": ("gpt_oss", WHOLE, "feed_forward.gated: offset_by", lambda config: {"feed_forward.gated": _clamped_last}),
     "a ramp over features": ("gpt_oss", WHOLE, "rotary.kept: np.arange(0, size, 2)", lambda config: {"rotary.kept": _ramp}),
-    "the first row's experts in steps of one token": (
-        "mixtral", STEPS, "all rows have the indices of the first row", lambda config: {"experts.router": on_result(
+    "experts of one row": (
+        "mixtral", STEPS, "of the first row", lambda config: {"experts.router": on_result(
             lambda w: _at(w, lambda ids: np.broadcast_to(ids[:1], ids.shape)) if w.shape[1] == 1 else w)},
     ),
-    "the first position in a step": ("llama", STEPS, "the first token's entry stands for all", lambda config: {
+    "the first position in a step": ("llama", STEPS, "first token's entry", lambda config: {
         "cache.positions": on_result(lambda position_bt: np.repeat(position_bt[:, :1], position_bt.shape[1], axis=1))}),
-    "a ring buffer": ("gpt_oss", STEPS, "the last token's entry stands for all", lambda config: {"mask.window_mask": _ring}),
+    "a ring buffer": ("gpt_oss", STEPS, "last token's entry", lambda config: {"mask.window_mask": _ring}),
 }  # fmt: skip
 
 
@@ -98,4 +98,4 @@ def test_a_bug_of_a_routed_model_is_named_by_a_rule(name: str) -> None:
     assert evidence.failing
     found = Search(evidence).explain(located=False)
     assert len(found) == 1 and id_ in found[0][0].id, [one.id for combination in found for one in combination]
-    assert isinstance(found[0][0], InSteps) == ("steps of one" in name or "ring" in name)
+    assert isinstance(found[0][0], InSteps) == (name in ("experts of one row", "a ring buffer"))

@@ -159,7 +159,7 @@ def test_mistakes_are_one_message(model: tuple[Path, Any], tmp_path: Path) -> No
     gpt2(tmp_path)
     errors = refused("classify", tmp_path, *NUMPY, stdin="a\n")
     assert mentions(errors, "encoder-only … BERT … encoder_layers=0 … decoder_layers=2")
-    assert mentions(refused("generate", model[0], *NUMPY, "--prompt", "a"), "decoder-only")
+    assert mentions(refused("generate", model[0], *NUMPY, "--prompt", "a"), "decoder … decoder_layers=0")
 
 
 def test_a_model_without_the_head_and_another_tokenizer_are_said_at_once(tmp_path: Path) -> None:

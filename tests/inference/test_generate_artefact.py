@@ -133,7 +133,7 @@ def test_other_models_are_refused_as_in_a_folder(stubbed: Any, tmp_path: Path) -
     bert(tmp_path)
     stubbed()
     errors = refused("generate", tmp_path, "--artefact", "model", *PROMPTS)
-    assert mentions(errors, "decoder-only … GPT-2 … Llama … encoder_layers=2 … decoder_layers=0")
+    assert mentions(errors, "decoder … GPT-2 … Llama … encoder_layers=2 … decoder_layers=0")
 
 
 def fixed(rows: int | str, length: int | str) -> Callable[[Entry], Entry]:
