@@ -27,8 +27,7 @@ class Residual(NamedTuple):
     """The residual connection around a sub-layer.
 
     post: `norm(x + dropout(sublayer(x)))`; pre: `x + dropout(sublayer(norm(x)))`; after:
-    `x + dropout(norm(sublayer(x)))`; sandwich: `x + dropout(output_norm(sublayer(norm(x))))`;
-    parallel: `x + dropout(sublayer(read))`.
+    `x + dropout(norm(sublayer(x)))`; sandwich: `x + dropout(output_norm(sublayer(norm(x))))`.
     multiplier: multiplies what is added to x.
     """
 
@@ -37,17 +36,9 @@ class Residual(NamedTuple):
     norms: tuple[Norm, Norm | None]
     dropout: Dropout
 
-    def __call__(
-        self,
-        x_btd: jax.Array,
-        sublayer: Sublayer,
-        keep_btd: Mask = None,
-        read_btd: jax.Array | None = None,
-    ) -> jax.Array:
+    def __call__(self, x_btd: jax.Array, sublayer: Sublayer, keep_btd: Mask = None) -> jax.Array:
         norm, output_norm = self.norms
-        if read_btd is None:
-            read_btd = norm(x_btd) if self.placement in ("pre", "sandwich") else x_btd
-        y_btd = sublayer(read_btd)
+        y_btd = sublayer(norm(x_btd) if self.placement in ("pre", "sandwich") else x_btd)
         if self.placement == "after":
             y_btd = norm(y_btd)
         elif output_norm is not None:
@@ -99,31 +90,38 @@ class Layer(nnx.Module):
         routed: list[jax.Array] | None = None,
     ) -> jax.Array:
         """Runs the residual sub-layers in order. The caller provides the attentions."""
-        attention_read_btd, network_read_btd = self.parallel_inputs(x_btd)
-        norms = self.self_attention_norm, self.self_attention_output_norm
-        around = Residual(*self.residual, norms, self.self_attention_dropout)
-        x_btd = around(x_btd, attend, part(keep, "self_attention_dropout"), attention_read_btd)
-        if attend_to_memory is not None:
-            norms = self.cross_attention_norm, self.cross_attention_output_norm
-            around = Residual(*self.residual, norms, self.cross_attention_dropout)
-            x_btd = around(x_btd, attend_to_memory, part(keep, "cross_attention_dropout"))
 
         def feed_forward(y_btd: jax.Array) -> jax.Array:
             if isinstance(self.feed_forward, MixtureOfExperts):  # without dropout of its own
                 return self.feed_forward(y_btd, routed)
             return self.feed_forward(y_btd, part(keep, "feed_forward", "hidden_dropout"))
 
-        norms = self.feed_forward_norm or self.self_attention_norm, self.feed_forward_output_norm
-        around = Residual(*self.residual, norms, self.feed_forward_dropout)
-        return around(x_btd, feed_forward, part(keep, "feed_forward_dropout"), network_read_btd)
+        if self.parallel:
+            return self.beside(x_btd, attend, feed_forward, keep)
+        norms = self.self_attention_norm, self.self_attention_output_norm
+        around = Residual(*self.residual, norms, self.self_attention_dropout)
+        x_btd = around(x_btd, attend, part(keep, "self_attention_dropout"))
+        if attend_to_memory is not None:
+            norms = self.cross_attention_norm, self.cross_attention_output_norm
+            around = Residual(*self.residual, norms, self.cross_attention_dropout)
+            x_btd = around(x_btd, attend_to_memory, part(keep, "cross_attention_dropout"))
 
-    def parallel_inputs(self, x_btd: jax.Array) -> tuple[jax.Array | None, jax.Array | None]:
-        """Returns what attention and feed-forward of a parallel block read; otherwise None."""
-        if not self.parallel:
-            return None, None
-        read_btd = self.self_attention_norm(x_btd)
-        other = self.feed_forward_norm
-        return read_btd, read_btd if other is None else other(x_btd)
+        assert self.feed_forward_norm is not None  # parallel_shared alone has none
+        norms = self.feed_forward_norm, self.feed_forward_output_norm
+        around = Residual(*self.residual, norms, self.feed_forward_dropout)
+        return around(x_btd, feed_forward, part(keep, "feed_forward_dropout"))
+
+    def beside(
+        self, x_btd: jax.Array, attend: Sublayer, feed_forward: Sublayer, keep: Keep | None
+    ) -> jax.Array:
+        """`x + dropout(attention(norm(x))) + dropout(FFN(norm(x)))`, with two norms or one."""
+        y_btd = z_btd = self.self_attention_norm(x_btd)
+        if self.feed_forward_norm is not None:
+            z_btd = self.feed_forward_norm(x_btd)
+        y_btd = self.self_attention_dropout(attend(y_btd), part(keep, "self_attention_dropout"))
+        z_btd = self.feed_forward_dropout(feed_forward(z_btd), part(keep, "feed_forward_dropout"))
+        _, multiplier = self.residual
+        return x_btd + branch(multiplier, y_btd) + branch(multiplier, z_btd)
 
 
 class EncoderLayer(Layer):

@@ -25,9 +25,8 @@ class Residual(NamedTuple):
     """The residual connection around a sub-layer.
 
     post: `norm(x + dropout(sublayer(x)))`; pre: `x + dropout(sublayer(norm(x)))`; after:
-    `x + dropout(norm(sublayer(x)))`; sandwich: `x + dropout(output_norm(sublayer(norm(x))))`;
-    parallel: `x + dropout(sublayer(read))`. The config's residual_multiplier multiplies what is
-    added to x.
+    `x + dropout(norm(sublayer(x)))`; sandwich: `x + dropout(output_norm(sublayer(norm(x))))`. The
+    config's residual_multiplier multiplies what is added to x.
     """
 
     config: TransformerConfig
@@ -35,28 +34,23 @@ class Residual(NamedTuple):
     dropout: Dropout
 
     def __call__(
-        self,
-        x_btd: tf.Tensor,
-        sublayer: Sublayer,
-        keep_btd: tf.Tensor | None,
-        read_btd: tf.Tensor | None = None,
+        self, x_btd: tf.Tensor, sublayer: Sublayer, keep_btd: tf.Tensor | None
     ) -> tf.Tensor:
         (norm, output_norm), placement = self.norms, self.config.norm_placement
-        if read_btd is None:
-            read_btd = norm(x_btd) if placement in ("pre", "sandwich") else x_btd
-        y_btd = sublayer(read_btd)
+        y_btd = sublayer(norm(x_btd) if placement in ("pre", "sandwich") else x_btd)
         if placement == "after":
             y_btd = norm(y_btd)
         elif output_norm is not None:
             y_btd = output_norm(y_btd)
-        x_btd = x_btd + self.branch(self.dropout(y_btd, keep_btd))
+        x_btd = x_btd + branch(self.config, self.dropout(y_btd, keep_btd))
         return norm(x_btd) if placement == "post" else x_btd
 
-    def branch(self, y_btd: tf.Tensor) -> tf.Tensor:
-        """Multiplies a sub-layer's output, before it is added to x."""
-        if (multiplier := self.config.residual_multiplier) == 1:
-            return y_btd
-        return tf.cast(upcast_half(y_btd) * multiplier, y_btd.dtype)
+
+def branch(config: TransformerConfig, y_btd: tf.Tensor) -> tf.Tensor:
+    """Multiplies a sub-layer's output, before it is added to x."""
+    if (multiplier := config.residual_multiplier) == 1:
+        return y_btd
+    return tf.cast(upcast_half(y_btd) * multiplier, y_btd.dtype)
 
 
 class _Layer(Configured):
@@ -98,32 +92,38 @@ class _Layer(Configured):
         routed: Routed | None = None,
     ) -> tf.Tensor:
         """Runs the residual sub-layers in order. The caller provides the attentions."""
-        attention_read_btd, network_read_btd = self.parallel_inputs(x_btd)
         config = self.config
-        norms = self.self_attention_norm, self.self_attention_output_norm
-        around = Residual(config, norms, self.self_attention_dropout)
-        x_btd = around(x_btd, attend, part(keep, "self_attention_dropout"), attention_read_btd)
-        if attend_to_memory is not None:
-            norms = self.cross_attention_norm, self.cross_attention_output_norm
-            around = Residual(config, norms, self.cross_attention_dropout)
-            x_btd = around(x_btd, attend_to_memory, part(keep, "cross_attention_dropout"))
 
         def feed_forward(y_btd: tf.Tensor) -> tf.Tensor:
             if config.has_experts(self.layer):
                 return self.feed_forward(y_btd, routed=routed)
             return self.feed_forward(y_btd, part(keep, "feed_forward", "hidden_dropout"))
 
-        norms = self.feed_forward_norm or self.self_attention_norm, self.feed_forward_output_norm
-        around = Residual(config, norms, self.feed_forward_dropout)
-        return around(x_btd, feed_forward, part(keep, "feed_forward_dropout"), network_read_btd)
+        if config.parallel:
+            return self.beside(x_btd, attend, feed_forward, keep)
+        norms = self.self_attention_norm, self.self_attention_output_norm
+        around = Residual(config, norms, self.self_attention_dropout)
+        x_btd = around(x_btd, attend, part(keep, "self_attention_dropout"))
+        if attend_to_memory is not None:
+            norms = self.cross_attention_norm, self.cross_attention_output_norm
+            around = Residual(config, norms, self.cross_attention_dropout)
+            x_btd = around(x_btd, attend_to_memory, part(keep, "cross_attention_dropout"))
 
-    def parallel_inputs(self, x_btd: tf.Tensor) -> tuple[tf.Tensor | None, tf.Tensor | None]:
-        """Returns what attention and feed-forward of a parallel block read; otherwise None."""
-        if not self.config.parallel:
-            return None, None
-        read_btd = self.self_attention_norm(x_btd)
-        other = self.feed_forward_norm
-        return read_btd, read_btd if other is None else other(x_btd)
+        assert self.feed_forward_norm is not None  # parallel_shared alone has none
+        norms = self.feed_forward_norm, self.feed_forward_output_norm
+        around = Residual(config, norms, self.feed_forward_dropout)
+        return around(x_btd, feed_forward, part(keep, "feed_forward_dropout"))
+
+    def beside(
+        self, x_btd: tf.Tensor, attend: Sublayer, feed_forward: Sublayer, keep: Keep | None
+    ) -> tf.Tensor:
+        """`x + dropout(attention(norm(x))) + dropout(FFN(norm(x)))`, with two norms or one."""
+        y_btd = z_btd = self.self_attention_norm(x_btd)
+        if self.feed_forward_norm is not None:
+            z_btd = self.feed_forward_norm(x_btd)
+        y_btd = self.self_attention_dropout(attend(y_btd), part(keep, "self_attention_dropout"))
+        z_btd = self.feed_forward_dropout(feed_forward(z_btd), part(keep, "feed_forward_dropout"))
+        return x_btd + branch(self.config, y_btd) + branch(self.config, z_btd)
 
     def get_config(self) -> dict[str, object]:
         return {**super().get_config(), "layer": self.layer}

@@ -23,25 +23,16 @@ class Residual(NamedTuple):
     """The residual connection around a sub-layer.
 
     post: `norm(x + dropout(sublayer(x)))`; pre: `x + dropout(sublayer(norm(x)))`; after:
-    `x + dropout(norm(sublayer(x)))`; sandwich: `x + dropout(output_norm(sublayer(norm(x))))`;
-    parallel: `x + dropout(sublayer(read))`.
+    `x + dropout(norm(sublayer(x)))`; sandwich: `x + dropout(output_norm(sublayer(norm(x))))`.
     """
 
     config: TransformerConfig
     norms: tuple[nn.Module, nn.Module | None]
     dropout: nn.Module
 
-    def __call__(
-        self,
-        x_btd: Tensor,
-        sublayer: Sublayer,
-        keep_btd: Tensor | None,
-        read_btd: Tensor | None = None,
-    ) -> Tensor:
+    def __call__(self, x_btd: Tensor, sublayer: Sublayer, keep_btd: Tensor | None) -> Tensor:
         (norm, output_norm), placement = self.norms, self.config.norm_placement
-        if read_btd is None:
-            read_btd = norm(x_btd) if placement in ("pre", "sandwich") else x_btd
-        y_btd = sublayer(read_btd)
+        y_btd = sublayer(norm(x_btd) if placement in ("pre", "sandwich") else x_btd)
         if placement == "after":
             y_btd = norm(y_btd)
         elif output_norm is not None:
@@ -95,31 +86,37 @@ class Layer(nn.Module):
         routed: list[Tensor] | None = None,
     ) -> Tensor:
         """Runs the residual sub-layers in order. The caller provides the attentions."""
-        attention_read_btd, network_read_btd = self.parallel_inputs(x_btd)
-        norms = self.self_attention_norm, self.self_attention_output_norm
-        around = Residual(self.config, norms, self.self_attention_dropout)
-        x_btd = around(x_btd, attend, part(keep, "self_attention_dropout"), attention_read_btd)
-        if attend_to_memory is not None:
-            norms = self.cross_attention_norm, self.cross_attention_output_norm
-            around = Residual(self.config, norms, self.cross_attention_dropout)
-            x_btd = around(x_btd, attend_to_memory, part(keep, "cross_attention_dropout"))
 
         def feed_forward(y_btd: Tensor) -> Tensor:
             if isinstance(self.feed_forward, MixtureOfExperts):
                 return self.feed_forward(y_btd, routed)
             return self.feed_forward(y_btd, part(keep, "feed_forward", "hidden_dropout"))
 
-        norms = self.feed_forward_norm or self.self_attention_norm, self.feed_forward_output_norm
-        around = Residual(self.config, norms, self.feed_forward_dropout)
-        return around(x_btd, feed_forward, part(keep, "feed_forward_dropout"), network_read_btd)
+        if self.config.parallel:
+            return self.beside(x_btd, attend, feed_forward, keep)
+        norms = self.self_attention_norm, self.self_attention_output_norm
+        around = Residual(self.config, norms, self.self_attention_dropout)
+        x_btd = around(x_btd, attend, part(keep, "self_attention_dropout"))
+        if attend_to_memory is not None:
+            norms = self.cross_attention_norm, self.cross_attention_output_norm
+            around = Residual(self.config, norms, self.cross_attention_dropout)
+            x_btd = around(x_btd, attend_to_memory, part(keep, "cross_attention_dropout"))
 
-    def parallel_inputs(self, x_btd: Tensor) -> tuple[Tensor | None, Tensor | None]:
-        """Returns what attention and feed-forward of a parallel block read; otherwise None."""
-        if not self.config.parallel:
-            return None, None
-        read_btd = self.self_attention_norm(x_btd)
-        other = self.feed_forward_norm
-        return read_btd, read_btd if other is None else other(x_btd)
+        assert self.feed_forward_norm is not None  # parallel_shared alone has none
+        norms = self.feed_forward_norm, self.feed_forward_output_norm
+        around = Residual(self.config, norms, self.feed_forward_dropout)
+        return around(x_btd, feed_forward, part(keep, "feed_forward_dropout"))
+
+    def beside(
+        self, x_btd: Tensor, attend: Sublayer, feed_forward: Sublayer, keep: Keep | None
+    ) -> Tensor:
+        """`x + dropout(attention(norm(x))) + dropout(FFN(norm(x)))`, with two norms or one."""
+        y_btd = z_btd = self.self_attention_norm(x_btd)
+        if self.feed_forward_norm is not None:
+            z_btd = self.feed_forward_norm(x_btd)
+        y_btd = self.self_attention_dropout(attend(y_btd), part(keep, "self_attention_dropout"))
+        z_btd = self.feed_forward_dropout(feed_forward(z_btd), part(keep, "feed_forward_dropout"))
+        return x_btd + branch(self.config, y_btd) + branch(self.config, z_btd)
 
 
 class EncoderLayer(Layer):

@@ -16,19 +16,10 @@ Pair = tuple[Sublayer, Callable[..., Gradients]]  # a sub-layer and its vjp
 
 
 def residual(
-    parameters: Tree,
-    config: Config,
-    name: str,
-    x_btd: Array,
-    sublayer: Sublayer,
-    keep: Keep,
-    read_btd: Array | None = None,
+    parameters: Tree, config: Config, name: str, x_btd: Array, sublayer: Sublayer, keep: Keep
 ) -> Array:
-    """Applies a sub-layer by name, with its norms, dropout and residual connection.
-
-    read_btd: what the sub-layer reads, if that is not the sum x to which it adds its output.
-    """
-    y_btd = sublayer(residual_in(parameters, config, name, x_btd if read_btd is None else read_btd))
+    """Applies a sub-layer by name, with its norms, dropout and residual connection."""
+    y_btd = sublayer(residual_in(parameters, config, name, x_btd))
     return residual_out(parameters, config, name, x_btd, y_btd, keep)
 
 
@@ -55,15 +46,15 @@ def run(
     attend: self-attention of its argument. attend_to_memory: cross-attention of it, as the query.
     routed: collects the router's logits, if the layer has experts.
     """
-    read_btd = x_btd if config.parallel else None
+    first_btd = x_btd
     x_btd = residual(parameters, config, "self_attention", x_btd, attend, keep)
     if attend_to_memory is not None:
         x_btd = residual(parameters, config, "cross_attention", x_btd, attend_to_memory, keep)
 
-    def transform(y_btd: Array) -> Array:
-        return network(parameters, config, y_btd, keep, routed)
-
-    return residual(parameters, config, "feed_forward", x_btd, transform, keep, read_btd)
+    read_btd = first_btd if config.parallel else x_btd
+    y_btd = residual_in(parameters, config, "feed_forward", read_btd)
+    y_btd = network(parameters, config, y_btd, keep, routed)
+    return residual_out(parameters, config, "feed_forward", x_btd, y_btd, keep)
 
 
 def encoder_layer(
