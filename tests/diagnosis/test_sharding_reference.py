@@ -82,6 +82,13 @@ def test_a_case_must_have_a_mesh() -> None:
         answer(dataclasses.replace(case, mesh=None))
 
 
+@pytest.mark.parametrize("id_", ["transformer_vjp/sharded_llama", "training_steps/sharded_llama"])
+def test_a_mesh_that_does_not_divide_the_model_is_refused(id_: str) -> None:
+    (case,) = (case.at("float64") for case in mesh_cases([Mesh(data=2)]) if case.id == id_)
+    with pytest.raises(ValueError, match="model=5"):
+        answer(dataclasses.replace(case, mesh=Mesh(model=5)))
+
+
 def test_devices_exchange_values_along_the_axes_of_their_mesh() -> None:
     mesh = Mesh(data=2, model=3)
     found = devices.run(mesh, {}, lambda device: (device.sum("model", device.column), device.all("data", device.row * 10 + device.column)))

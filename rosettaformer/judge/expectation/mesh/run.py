@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from reference_numpy import parameters
-from reference_numpy.sharding import Mesh, chunks, splits
+from reference_numpy.sharding import Mesh, check, chunks, splits
 
 from ...case import Case
 from .. import components
@@ -35,6 +35,7 @@ def answer(
     """
     if case.mesh is None:
         raise ValueError(f"{case.id} must have a mesh")
+    check(case.config, case.mesh)
     names = {id(array): name for name, array in case.parameters.items()}
     with patched(_REPLACED):
         found = devices.run(case.mesh, names, functools.partial(_on, case), operations, whole)
