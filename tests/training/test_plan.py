@@ -17,12 +17,17 @@ from rosettaformer.files.checkpoints import Checkpoint, canonical
 from rosettaformer.use.scaling import memory, strategies, traffic
 from rosettaformer.use.scaling.step import Step
 
+X, K, M, W = 8, 2, 24, 40  # experts, of which a token chooses K; their width and that of the shared one
 S, B, D, H, F, V, L = 16, 4, 32, 4, 128, 104, 3
 GPT = preset("gpt2_small", source_vocabulary=V, target_vocabulary=V, model_width=D, heads=H, key_value_heads=H, key_size=8, value_size=8,
              feed_forward_width=F, decoder_layers=L, max_positions=64)  # fmt: skip
 SEQUENCES = preset("tiny", source_vocabulary=104, target_vocabulary=104)
 LLAMA = preset("llama31_8b", source_vocabulary=V, target_vocabulary=V, model_width=D, heads=H, key_value_heads=2, key_size=8, value_size=8,
                feed_forward_width=F, decoder_layers=L)  # fmt: skip
+
+MIXTURE = preset("mixtral_8x7b", source_vocabulary=V, target_vocabulary=V, model_width=D, heads=H, key_value_heads=2, key_size=8,
+                 value_size=8, experts=X, experts_per_token=K, expert_width=M, shared_width=W, shared_gate=True,
+                 decoder_layers=L)  # fmt: skip
 
 
 def step(config: TransformerConfig, mesh: str, **changes: Any) -> Step:
@@ -55,6 +60,29 @@ def test_a_fused_attention_holds_no_weights_and_a_cap_or_dropout_does() -> None:
     assert memory.attention(capped, "target", "target") - memory.attention(fused, "target", "target") == 4 * S * B * 2 * (2 * S - 1)
     # gate, its activation, its other factor, the product; input, norm
     assert memory.feed_forward(fused, "target") == 4 * S * B * (4 * F // 2 + 2 * D)
+
+
+@pytest.mark.parametrize("model", [1, 2, 8])
+def test_activations_of_experts_are_those_of_pairs_of_a_token_and_a_chosen_expert(model: int) -> None:
+    """All experts of a token may be on one device: with 8 columns, a device has one."""
+    found = step(MIXTURE.replace(heads=8, key_value_heads=8), f"model={model}")
+    pairs = S * B * min(K, X // model)
+    # input, output and hidden layers of pairs; hidden layers and output of the shared expert; scores, weights, input, norm of tokens
+    numbers = pairs * (2 * D + 4 * M) + S * B * (4 * W // model + D + 2 * X + 2 * D)
+    assert memory.mixture_of_experts(found, "target") == 4 * numbers
+    mixed = step(MIXTURE.replace(expert_pattern=(True, False, False)), "model=1")
+    layers = [memory.network(mixed, "target", layer) for layer in range(L)]
+    assert layers == [memory.mixture_of_experts(mixed, "target"), *[memory.feed_forward(mixed, "target")] * 2]
+    assert memory.activations(mixed) - memory.activations(step(MIXTURE, "model=1")) == 2 * (layers[1] - layers[0])
+
+
+def test_losses_of_routers_are_refused_on_a_mesh_as_training_refuses_them() -> None:
+    assert memory.activations(step(MIXTURE, "model=1", router_aux_weight=0.01))
+    for mesh in ("data=2", "model=2", "data=2,replicate"):
+        with pytest.raises(ValueError, match=re.escape(str(Mesh.parse(mesh)))):
+            step(MIXTURE, mesh, router_aux_weight=0.01)
+    with pytest.raises(ValueError, match="experts"):
+        step(LLAMA, "model=1", router_z_weight=0.01)
 
 
 def test_full_sharding_holds_two_layers_and_what_lies_outside_of_them_whole() -> None:

@@ -4,7 +4,7 @@ import pytest
 import scaling
 from measured_steps import kept, measure
 
-from reference_numpy import preset
+from reference_numpy import TransformerConfig, preset
 from reference_numpy.recipe import PAPER
 from reference_numpy.sharding import Mesh
 from rosettaformer.use.scaling import memory
@@ -38,9 +38,20 @@ def test_trainers_send_and_hold_what_is_planned(group: str) -> None:
         assert scaling.differences(each, found) == []
 
 
-@pytest.mark.conformance
-@pytest.mark.parametrize("name", scaling.SMALL)
-def test_eager_torch_keeps_the_planned_activations_and_less_than_a_quarter_beside_them(name: str) -> None:
+EXPERTS = preset(
+    "mixtral_8x7b", **scaling.SIZES | {"key_value_heads": 4}, decoder_layers=3, experts=8, experts_per_token=2, expert_width=64
+)
+KEPT = {name: pytest.param(config, marks=pytest.mark.conformance) for name, config in scaling.SMALL.items()} | {
+    "experts": EXPERTS,
+    "many": EXPERTS.replace(experts=32, experts_per_token=8, expert_width=16, expert_pattern=(False, True, True)),
+    "shared": EXPERTS.replace(expert_width=32, shared_width=48, shared_gate=True),
+    "limited": EXPERTS.replace(gate_limit=1.7, hidden_offset=1.0, router_scores="chosen_softmax", router_normalize=False),
+}
+
+
+@pytest.mark.product
+@pytest.mark.parametrize("config", KEPT.values(), ids=KEPT)
+def test_eager_torch_keeps_the_planned_activations_and_less_than_a_quarter_beside_them(config: TransformerConfig) -> None:
     pytest.importorskip("torch")
-    one = next(step for model, step in scaling.steps() if model == name and step.mesh.devices == 1)
+    one = Step(config=config, mesh=Mesh(), rows=16, source=8, target=12, dtype="float32", recompute=False, backend="torch", recipe=PAPER)
     assert 1 <= kept(one) / memory.activations(one) < 1.25

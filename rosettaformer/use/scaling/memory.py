@@ -40,11 +40,10 @@ def memory(step: Step) -> dict[str, int]:
 def activations(step: Step) -> int:
     """Returns the bytes of the activations in all layers and around them."""
     config = step.config
-    of = {"encoder": attention(step, "source", "source") + feed_forward(step, "source")}
-    of["decoder"] = attention(step, "target", "target") + feed_forward(step, "target")
-    if config.cross_attention:
-        of["decoder"] += attention(step, "target", "source")
     counts = {"encoder": config.encoder_layers, "decoder": config.decoder_layers}
+    crossed = attention(step, "target", "source") if config.cross_attention else 0
+    of = [attention(step, "source", "source") + network(step, "source", layer) for layer in range(counts["encoder"])]
+    of += [attention(step, "target", "target") + crossed + network(step, "target", layer) for layer in range(counts["decoder"])]
     rows = {stack: step.tokens(side) * config.model_width for stack, side in (("encoder", "source"), ("decoder", "target"))}
     around = sum(
         rows[stack] * (step.item * (config.embedding_norm + config.final_norm + 1) + (config.dropout_rate > 0))
@@ -53,8 +52,8 @@ def activations(step: Step) -> int:
     )
     if step.recompute:
         inputs = sum(rows[stack] * step.item * count for stack, count in counts.items())
-        return around + inputs + max(of[stack] for stack, count in counts.items() if count)
-    return around + sum(of[stack] * count for stack, count in counts.items())
+        return around + inputs + max(of)
+    return around + sum(of)
 
 
 def _residual(step: Step, side: str, second: bool = False) -> int:
@@ -90,14 +89,39 @@ def attention(step: Step, query: str, memory: str) -> int:
     return step.item * (projected + held) + scores * dropped + _residual(step, query)
 
 
+def network(step: Step, side: str, layer: int) -> int:
+    """Returns the bytes of the activations of a layer's feed-forward or mixture of experts."""
+    return (mixture_of_experts if step.config.has_experts(layer) else feed_forward)(step, side)
+
+
 def feed_forward(step: Step, side: str) -> int:
-    """Returns the bytes of a feed-forward's activations.
+    """Returns the bytes of a feed-forward's activations."""
+    width = step.config.feed_forward_width // step.mesh.model
+    return _hidden(step, step.tokens(side) * width, step.config.hidden_dropout_rate > 0) + _residual(step, side, second=True)
+
+
+def mixture_of_experts(step: Step, side: str) -> int:
+    """Returns the bytes of the activations of a mixture of experts.
+
+    A pair of a token and a chosen expert has its input, hidden layer and output. A device has the
+    pairs of its experts; a token may choose only these. The router keeps its scores and weights.
+    """
+    config, tokens, model = step.config, step.tokens(side), step.mesh.model
+    pairs = tokens * min(config.experts_per_token, config.experts // model)
+    gated = tokens * config.model_width * config.shared_gate
+    shared = _hidden(step, tokens * (config.shared_width // model), False) + step.item * gated
+    of_pairs = _hidden(step, pairs * config.expert_width, False) + step.item * 2 * pairs * config.model_width
+    return of_pairs + shared + step.item * 2 * tokens * config.experts + _residual(step, side, second=True)
+
+
+def _hidden(step: Step, count: int, dropped: bool) -> int:
+    """Returns the bytes of that many numbers of a hidden layer.
 
     These are the hidden layer before and after its activation (ReLU needs only the latter); if
-    gated, also the hidden layer that the gate multiplies, and the product; and a dropout mask.
+    gated, also the hidden layer that the gate multiplies, and the product; with a limit, both before
+    they are clipped; and a dropout mask.
     """
     config = step.config
-    dropped, after_only = config.hidden_dropout_rate > 0, config.activation == "relu"
-    hidden = 2 - (after_only and not dropped) + 2 * config.gated_feed_forward
-    width = config.feed_forward_width // step.mesh.model
-    return step.tokens(side) * width * (step.item * hidden + dropped) + _residual(step, side, second=True)
+    hidden = 2 - (config.activation == "relu" and not dropped) + 2 * config.gated_feed_forward
+    hidden += 2 * (config.gate_limit is not None)
+    return count * (step.item * hidden + dropped)

@@ -127,6 +127,7 @@ class Step(Fields):
         if self.rows % self.recipe.microbatches:
             raise ValueError(f"the batch must divide into {self.recipe.microbatches} microbatches; got {self.rows} rows")
         sharding.check(self.config, self.mesh)
+        self.recipe.router_weights(self.config, self.mesh if self.mesh.devices > 1 else None)
 
     @property
     def item(self) -> int:
