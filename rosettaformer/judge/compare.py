@@ -48,7 +48,7 @@ def compare(expectation: Expectation, got: Any) -> Comparison:
     if not got.size:
         return Comparison(0.0, 0.0, 0.0, expectation.noise, incomparable=reason)
     if dtype.kind in "biu":
-        return _compare_exactly(expectation, got)
+        return dataclasses.replace(_compare_exactly(expectation, got), incomparable=reason)
     wide = got.astype(np.float64)
     if message := _other_places(expectation.reference, wide):
         return _refusal(message)

@@ -8,7 +8,7 @@ import numpy as np
 
 from .compare import compare, heat_map, relative_error
 from .expectation.components import VJP
-from .expectation.other_experts import ROUTED
+from .expectation.routing import ROUTED
 from .expectation.tolerance import Expectation
 from .status import Kind, Status
 

@@ -24,7 +24,7 @@ from .case import Case
 from .expectation import lowered, near_ties
 from .expectation.components import SEARCHES
 from .expectation.expectation_store import Store
-from .expectation.other_experts import ROUTED
+from .expectation.routing import ROUTED
 from .ports.session import Session, open_worker
 from .result import Expected, Result, judge
 from .status import Kind, Status

@@ -6,12 +6,14 @@ differ, the search therefore runs again: at near ties it follows the port, every
 its own choices. A choice is possible, and counts as a near tie, if a score error within its bound
 makes the reference choose the same. The port must give the tokens of this run, and their scores
 within its tolerance, which comes from the orders of `tolerance` with the choices of this run
-replayed, so that the noise belongs to the compared scores.
+replayed, so that the noise belongs to the compared scores. A row that still differs after a step
+with undecided experts is not compared from there on.
 """
 
 import dataclasses
 import functools
 import itertools
+import math
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -22,7 +24,7 @@ from reference_numpy.beams import Beam
 from ..case import Case
 from . import components, other_experts
 from .choices import Chooser, Key
-from .tolerance import Answer, Expectation, chosen, expectation, searched
+from .tolerance import Answer, Expectations, chosen, expectation, searched
 
 Bounds = Callable[[str, int], float]  # (kind of choice, step) -> the largest error of its scores
 Hypothesis = tuple[int, tuple[int, ...]]  # row, tokens
@@ -54,9 +56,9 @@ class TokenReplay(Chooser):
             self._done.add(row)
         return chosen
 
-    def notes(self, reference: np.ndarray) -> list[str]:
-        """Returns what is wrong with the port's choices. reference: the tokens of this run."""
-        return list(self._lost.values())
+    def notes(self, reference: np.ndarray) -> dict[int, str]:
+        """Returns what is wrong with the port's choices, by row. reference: the tokens of this run."""
+        return self._lost
 
     def others(self, reference: np.ndarray) -> set[Hypothesis]:
         """Returns no hypotheses: a row has one output, determined by its tokens."""
@@ -137,13 +139,14 @@ class BeamReplay(Chooser):
         up, down = self._bounds("live", step), self._bounds("kept", step)
         return stops([beam._replace(score=beam.score + up) for beam in live], [beam._replace(score=beam.score - down) for beam in kept])
 
-    def notes(self, reference: np.ndarray) -> list[str]:
+    def notes(self, reference: np.ndarray) -> dict[int, str]:
         """Returns the first wrong hypothesis of each row. reference: the tokens of this run."""
-        found = []
+        found = {}
         for row, wanted in enumerate(self._wanted):
             own = [self._ended(token_n) for token_n in reference[row]]
             wrong = [place for place, tokens in enumerate(wanted) if own[place] != tokens]
-            found += [f"in row {row} hypothesis {place} is {list(wanted[place])}, {self._why(row, wanted[place])}" for place in wrong[:1]]
+            for place in wrong[:1]:
+                found[row] = f"in row {row} hypothesis {place} is {list(wanted[place])}, {self._why(row, wanted[place])}"
         return found
 
     def others(self, reference: np.ndarray) -> set[Hypothesis]:
@@ -180,79 +183,114 @@ ROUNDS = 12  # runs at most until a run's choices are consistent with its own no
 
 def followed(
     case: Case,
-    before: dict[str, Expectation],
+    before: Expectations,
     answer: Any,
     ask: Answer = components.answer,
     rounded: bool = False,
     chosen_btlx: np.ndarray | None = None,
-) -> dict[str, Expectation]:
+) -> Expectations:
     """Returns the expectation of a case for a port with this answer; it changes only for a search
     with other tokens, or with undecided experts.
 
     before: the result of `tolerance.expect` with the same `ask` and `rounded`. chosen_btlx: the
     experts that the port says it chose.
     """
-    if any(one.undecided for one in before.values()):
-        return other_experts.followed(case, before, answer, ask, rounded, chosen_btlx) if answer else before
-    if case.component not in components.SEARCHES or not _differs(case, before, answer):
+    undecided = any(one.undecided for one in before.values())
+    if case.component not in components.SEARCHES:
+        return other_experts.followed(case, before, answer, ask, rounded, chosen_btlx) if answer and undecided else before
+    if not _is_formed(case, before, answer):
         return before
-    if note := _far(case, before, answer, ask, rounded):
-        tokens = next(iter(before))
+    tokens, _ = before
+    if np.array_equal(answer[tokens], before[tokens].reference) and not (undecided and _wrong(before, answer)):
+        return before
+    if not undecided and (note := _far(case, before, answer, ask, rounded)):
         return before | {tokens: dataclasses.replace(before[tokens], note=note)}
     bounds: Bounds = lambda kind, step: ANY  # noqa: E731
     made: Mapping[Key, Any] = {}
     rejected: set[Hypothesis] = set()
     for _ in range(ROUNDS):
         replay = _replay(case, answer, bounds, rejected)
-        reference = chosen(case, replay, ask, rounded)
+        reference, decisions = chosen(case, replay, ask, rounded)
         if replay.made != made:  # equal choices give equal scores in every order
-            found, scores = searched(case, replay.made, reference, ask)
-        tokens = next(iter(found))
-        others = replay.others(found[tokens].reference)
+            run = searched(case, replay.made, reference, decisions, ask)
+        others = replay.others(run.found[tokens].reference)
         if replay.made == made and others <= rejected:
             break
-        made, bounds, rejected = replay.made, _bounds(replay.scores, scores), rejected | others
-    note = "; ".join(replay.notes(found[tokens].reference))
-    return found | {tokens: dataclasses.replace(found[tokens], note=note)}
+        made, bounds, rejected = replay.made, _bounds(replay.scores, run.scores), rejected | others
+    notes = replay.notes(run.found[tokens].reference)
+    open_rows = {
+        row: step for row, step in _wrong(run.found, answer).items() if any(row == own and step >= first for own, first in run.undecided)
+    }
+    note = "; ".join(text for row, text in notes.items() if row not in open_rows)
+    found = run.found | {tokens: dataclasses.replace(run.found[tokens], note=note)}
+    return _without(found, answer, open_rows) if open_rows else found
+
+
+def _wrong(found: Expectations, answer: Mapping[str, np.ndarray]) -> dict[int, int]:
+    """Returns the rows with wrong tokens or scores, and their first wrong step; of hypotheses, the last step."""
+    tokens, scores = found
+    one = found[scores]
+    with np.errstate(invalid="ignore"):  # scores of missing hypotheses
+        error = np.abs(answer[scores].astype(np.float64) - one.reference)
+    apart = np.sqrt(np.mean(np.square(np.nan_to_num(error)))) > one.bound_rmse
+    off = (answer[scores] != one.reference) & ~(error <= (one.bound_rmse if apart else one.bound))
+    wrong = answer[tokens] != found[tokens].reference
+    if wrong.ndim == 3:
+        return dict.fromkeys(np.flatnonzero(wrong.any((1, 2)) | off.any(1)).tolist(), wrong.shape[2] - 1)
+    wrong |= off
+    return {row: int(wrong[row].argmax()) for row in np.flatnonzero(wrong.any(1)).tolist()}
+
+
+def _without(found: Expectations, answer: Mapping[str, np.ndarray], open_rows: Mapping[int, int]) -> Expectations:
+    """Returns the expectations without what depends on open decisions. open_rows: row -> first step; of hypotheses, all are open."""
+    tokens, *_ = found
+    rows, *beams, length = answer[tokens].shape
+    first_b = np.array([open_rows.get(row, length) * (row not in open_rows or not beams) for row in range(rows)])
+    open_bn = np.arange(length) >= first_b[:, None]
+    result, places = {}, {tokens: open_bn[:, None] if beams else open_bn}
+    for name, one in found.items():
+        reference = np.where(places.get(name, open_bn[:, :1] if beams else open_bn), answer[name], one.reference)
+        open_ = int(open_bn.sum()) * math.prod(beams)
+        result[name] = dataclasses.replace(one, reference=reference, open=open_, tried=int(open_bn.all()))
+    return result
 
 
 def _replay(case: Case, answer: Mapping[str, np.ndarray], bounds: Bounds, rejected: set[Hypothesis]) -> "TokenReplay | BeamReplay":
     return BeamReplay(case, answer, bounds, rejected) if case.component == "beam_search" else TokenReplay(case, answer, bounds)
 
 
-def _far(case: Case, before: dict[str, Expectation], answer: Any, ask: Answer, rounded: bool) -> str:
+def _far(case: Case, before: Expectations, answer: Any, ask: Answer, rounded: bool) -> str:
     """The fault of choices that no error near the scores' bound explains; empty if one may.
 
     It saves the runs in every order that find the exact bounds.
     """
     tokens, *others = before
-    bound, notes = max(before[name].bound for name in others), list[str]()
+    bound, notes = max(before[name].bound for name in others), dict[int, str]()
     for factor in FAR:
         rejected: set[Hypothesis] = set()
         for _ in range(ROUNDS):
             replay = _replay(case, answer, functools.partial(_same_for_all, factor * bound), rejected)
-            reference = chosen(case, replay, ask, rounded)[tokens]
+            reference = chosen(case, replay, ask, rounded)[0][tokens]
             if not (notes := replay.notes(reference)):
                 return ""
             if (lacking := replay.others(reference)) <= rejected:
                 break
             rejected |= lacking
-    return "; ".join(notes)
+    return "; ".join(notes.values())
 
 
 def _same_for_all(error: float, kind: str, step: int) -> float:
     return error
 
 
-def _differs(case: Case, before: dict[str, Expectation], answer: Any) -> bool:
-    """Whether the answer is well-formed and has other tokens."""
+def _is_formed(case: Case, before: Expectations, answer: Any) -> bool:
+    """Whether the answer has the names, shapes and ids of a search's."""
     if not isinstance(answer, Mapping) or answer.keys() != before.keys():
         return False
     if any(not isinstance(answer[name], np.ndarray) or answer[name].shape != one.reference.shape for name, one in before.items()):
         return False
     name = next(iter(before))
-    ids = answer[name].dtype.kind in "iu" and np.all((answer[name] >= 0) & (answer[name] < case.config.target_vocabulary))
-    return bool(ids) and not np.array_equal(answer[name], before[name].reference)
+    return answer[name].dtype.kind in "iu" and bool(np.all((answer[name] >= 0) & (answer[name] < case.config.target_vocabulary)))
 
 
 def _bounds(reference: Mapping[Key, np.ndarray], runs: list[dict[Key, np.ndarray]]) -> Bounds:

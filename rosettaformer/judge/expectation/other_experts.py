@@ -2,25 +2,28 @@
 
 import collections
 import dataclasses
-from collections.abc import Callable, Mapping
+import functools
+from collections.abc import Callable, Collection, Mapping
 
 import numpy as np
 
 from ..case import Case
-from . import components, tolerance
-from .routing import MANY, Call, Decisions, Token
-from .tolerance import Answer, Expectations
+from . import components, lowered, tolerance
+from .routing import MANY, ROUTED, Call, Decisions, Token
+from .tolerance import Answer, Expectation, Expectations, Lower
 
 Changes = dict[Token, np.ndarray]
 Place = tuple[int, int]  # row and position of a text
-ROUTED = "routed_experts"  # the component whose output are the decisions
+Arrays = Mapping[str, np.ndarray]
+Measure = Callable[[Expectation, np.ndarray, tuple[int, ...]], np.ndarray]
+Make = Callable[[Changes], "_Branches"]
 RUNS = 40  # runs of the reference at most
 
 
 def followed(
     case: Case,
     before: Expectations,
-    answer: Mapping[str, np.ndarray],
+    answer: Arrays,
     ask: Answer = components.answer,
     rounded: bool = False,
     chosen_btlx: np.ndarray | None = None,
@@ -38,42 +41,43 @@ def followed(
         return before
     if answer.keys() != before.keys() or any(np.shape(answer[name]) != one.reference.shape for name, one in before.items()):
         return before
+    make = functools.partial(_Branches, case, ask, rounded, lowered.widening(next(iter(before.values())).lower))
     if case.component == ROUTED:
-        return _as_returned(case, answer["output"], ask, rounded).found
+        return _as_returned(make({}), answer["output"], case.real_bt).found
     if not _placed(case, before):
-        return _together(case, before, answer, ask, rounded)
-    branches = None if chosen_btlx is None else _as_returned(case, chosen_btlx, ask, rounded)
-    return _token_by_token(case, branches.found if branches else before, answer, ask, rounded, branches)
+        return _together(before, answer, make)
+    branches = None if chosen_btlx is None else _as_returned(make({}), chosen_btlx, case.real_bt)
+    return _token_by_token(case, branches.found if branches else before, answer, make, branches)
 
 
-def _token_by_token(
-    case: Case, found: Expectations, answer: Mapping[str, np.ndarray], ask: Answer, rounded: bool, branches: "_Branches | None"
-) -> Expectations:
-    left, runs, open_rows = set(range(_by_token(next(iter(answer.values()))).shape[1])), 0, dict[int, int]()
-    while place := _first_wrong(found, answer, left):
-        branches = branches or _Branches(case, ask, rounded, {})
+def _token_by_token(case: Case, found: Expectations, answer: Arrays, make: Make, branches: "_Branches | None") -> Expectations:
+    rows, runs, open_rows = range(_by_token(next(iter(answer.values()))).shape[1]), 0, dict[int, int]()
+    for measure in (_largest, _rmse):
+        left = {*rows} - open_rows.keys()
+        while place := _first_wrong(found, answer, left, measure):
+            branches = branches or make({})
 
-        def right(reference: Mapping[str, np.ndarray], found: Expectations = found, place: Place = place) -> bool:
-            return bool(_excess(found, reference, answer)[place] <= 1)
+            def right(reference: Arrays, found: Expectations = found, place: Place = place, measure: Measure = measure) -> bool:
+                return bool(_excess(found, reference, answer, measure)[place] <= 1)
 
-        own = branches.explaining(right, RUNS - runs, place)
-        runs += branches.runs
-        if own:
-            branches = _Branches(case, ask, rounded, branches.changed | own)
-            found = branches.found
-        else:
-            left.discard(place[0])
-            if not branches.complete:
-                open_rows[place[0]] = place[1]
+            own = branches.explaining(right, RUNS - runs, place)
+            runs += branches.runs
+            if own:
+                branches = branches.also(own)
+                found = branches.found
+            else:
+                left.discard(place[0])
+                if not branches.complete and measure is _largest:
+                    open_rows[place[0]] = place[1]
     return _without(found, answer, open_rows, case.real_bt, runs) if open_rows else found
 
 
-def _together(case: Case, before: Expectations, answer: Mapping[str, np.ndarray], ask: Answer, rounded: bool) -> Expectations:
+def _together(before: Expectations, answer: Arrays, make: Make) -> Expectations:
     if not _differs(before, {name: one.reference for name, one in before.items()}, answer):
         return before
-    branches = _Branches(case, ask, rounded, {})
+    branches = make({})
     if own := branches.explaining(lambda reference: not _differs(before, reference, answer), RUNS):
-        return _Branches(case, ask, rounded, own).found
+        return branches.also(own).found
     return before if branches.complete else {name: dataclasses.replace(one, tried=branches.runs) for name, one in before.items()}
 
 
@@ -84,13 +88,17 @@ class _Branches:
     bounds; with groups of experts that is unknown.
     """
 
-    def __init__(self, case: Case, ask: Answer, rounded: bool, changed: Changes) -> None:
-        self._case, self._ask, self._rounded, self.changed = case, ask, rounded, changed
-        self.found, self.decisions, self.bounds = tolerance.decided(case, ask, rounded, changed)
+    def __init__(self, case: Case, ask: Answer, rounded: bool, lower: Lower | None, changed: Changes) -> None:
+        self._case, self._ask, self._rounded, self._lower, self.changed = case, ask, rounded, lower, changed
+        self.found, self.decisions, self.bounds = tolerance.decided(case, ask, rounded, changed, lower=lower)
         self._real_bt = tolerance.real(case, self.decisions)
         self.runs, self.complete = 0, True
 
-    def explaining(self, right: Callable[[Mapping[str, np.ndarray]], bool], room: int, place: Place | None = None) -> Changes:
+    def also(self, own: Changes) -> "_Branches":
+        """Returns the branch with these choices, too."""
+        return _Branches(self._case, self._ask, self._rounded, self._lower, self.changed | own)
+
+    def explaining(self, right: Callable[[Arrays], bool], room: int, place: Place | None = None) -> Changes:
         """Returns the fewest other choices with which the reference is right, in at most `room` runs; empty if there are none.
 
         A choice changes later scores, so its own run tells which alternatives follow. place: of the tokens; by default any.
@@ -124,9 +132,7 @@ class _Branches:
         ]
 
 
-def _without(
-    found: Expectations, answer: Mapping[str, np.ndarray], open_rows: Mapping[int, int], real_bt: np.ndarray | None, tried: int
-) -> Expectations:
+def _without(found: Expectations, answer: Arrays, open_rows: Mapping[int, int], real_bt: np.ndarray | None, tried: int) -> Expectations:
     """Returns the expectations without what depends on open decisions: the rest of each row with one. open_rows: row -> position."""
     rows, length = _by_token(next(iter(answer.values()))).shape[1:3]
     open_bt = np.arange(length) >= np.array([open_rows.get(row, length) for row in range(rows)])[:, None]
@@ -140,18 +146,17 @@ def _without(
     }
 
 
-def _as_returned(case: Case, chosen_btlx: np.ndarray, ask: Answer, rounded: bool) -> _Branches:
+def _as_returned(found: _Branches, chosen_btlx: np.ndarray, real_bt: np.ndarray | None) -> _Branches:
     """Returns the branch of the port's experts wherever they are undecided, layer by layer."""
-    found = _Branches(case, ask, rounded, {})
     for number in range(chosen_btlx.shape[2]):
         call, bound_bt1 = found.decisions.calls[number], found.bounds[number]
         given = {
             token: chosen_btlx[token.row, token.place, number]
-            for token, *_ in found.decisions.undecided(found.bounds, case.real_bt)
+            for token, *_ in found.decisions.undecided(found.bounds, real_bt)
             if token.call == number
         }
         if own := {token: chosen_x for token, chosen_x in given.items() if _possible(call, bound_bt1, token, chosen_x)}:
-            found = _Branches(case, ask, rounded, found.changed | own)
+            found = found.also(own)
     return found
 
 
@@ -179,22 +184,37 @@ def _by_token(array: np.ndarray) -> np.ndarray:
     return array.reshape(-1, *array.shape[-3:])
 
 
-def _excess(expected: Expectations, reference: Mapping[str, np.ndarray], answer: Mapping[str, np.ndarray]) -> np.ndarray:
-    """Returns the largest error of every token in units of the tolerance, `b t`."""
-    errors = (
-        _by_token(np.abs(answer[name].astype(np.float64) - reference[name])).max((0, -1)) / one.bound for name, one in expected.items()
-    )
-    return np.max([np.nan_to_num(error_bt, nan=np.inf) for error_bt in errors], axis=0)
+def _largest(one: Expectation, error: np.ndarray, axes: tuple[int, ...]) -> np.ndarray:
+    """Returns the largest errors along these axes, in units of the tolerance."""
+    return np.asarray(error.max(axes, initial=0.0) / one.bound)
 
 
-def _differs(expected: Expectations, reference: Mapping[str, np.ndarray], answer: Mapping[str, np.ndarray]) -> bool:
-    """Whether an output is outside the tolerance of its largest error."""
-    errors = {name: np.abs(answer[name].astype(np.float64) - reference[name]).max(initial=0.0) for name in expected}
-    return any(not errors[name] <= one.bound for name, one in expected.items())
+def _rmse(one: Expectation, error: np.ndarray, axes: tuple[int, ...]) -> np.ndarray:
+    """Returns the root mean square errors along these axes, in units of the tolerance."""
+    return np.asarray(np.sqrt(np.mean(np.square(error), axes)) / one.bound_rmse)
 
 
-def _first_wrong(expected: Expectations, answer: Mapping[str, np.ndarray], rows: set[int]) -> Place | None:
-    """Returns the first wrong token of the first of these rows with one."""
-    excess_bt = _excess(expected, {name: one.reference for name, one in expected.items()}, answer)
+def _excess(expected: Expectations, reference: Arrays, answer: Arrays, measure: Measure) -> np.ndarray:
+    """Returns a measure of the errors of every token, `b t`."""
+    found = [measure(one, _by_token(_error(reference[name], answer[name])), (0, -1)) for name, one in expected.items()]
+    return np.max([np.nan_to_num(measured_bt, nan=np.inf) for measured_bt in found], axis=0)
+
+
+def _differs(expected: Expectations, reference: Arrays, answer: Arrays, measures: Collection[Measure] = (_largest, _rmse)) -> bool:
+    """Whether an output is outside the tolerance."""
+    errors = {name: (one, _error(reference[name], answer[name])) for name, one in expected.items() if one.reference.size}
+    return any(not measure(one, error, (*range(error.ndim),)) <= 1 for one, error in errors.values() for measure in measures)
+
+
+def _error(reference: np.ndarray, answer: np.ndarray) -> np.ndarray:
+    return np.abs(answer.astype(np.float64) - reference)
+
+
+def _first_wrong(expected: Expectations, answer: Arrays, rows: Collection[int], measure: Measure) -> Place | None:
+    """Returns the first wrong token of the first of these rows with one, if the output is outside the tolerance."""
+    own = {name: one.reference for name, one in expected.items()}
+    if not _differs(expected, own, answer, [measure]):
+        return None
+    excess_bt = _excess(expected, own, answer, measure)
     wrong = [(row, position) for row, position in np.argwhere(excess_bt > 1).tolist() if row in rows]
     return wrong[0] if wrong else None

@@ -19,6 +19,7 @@ from reference_numpy import TransformerConfig
 from .patching import patched
 
 Choice = Callable[[TransformerConfig, np.ndarray], np.ndarray]
+ROUTED = "routed_experts"  # the component whose output are the decisions
 MANY = 64  # other choices of one token at most
 
 
@@ -115,8 +116,8 @@ class Decisions:
 
 
 def counts(real_bt: np.ndarray | None, row: int, position: int) -> bool:
-    """Whether a token of the text counts."""
-    return real_bt is None or bool(real_bt[row, position])
+    """Whether a token of the text counts. real_bt: of the text or its beginning."""
+    return real_bt is None or position >= real_bt.shape[1] or bool(real_bt[row, position])
 
 
 Rivals = dict[tuple[int, int], list[np.ndarray]]  # row and place of a call -> the experts that an undecided token may choose instead

@@ -18,18 +18,19 @@ An output that wrong zeros would pass is not comparable (`Expectation.incomparab
 import dataclasses
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import ml_dtypes
 import numpy as np
 
-from ..case import Case, numpy_dtype
+from ..case import REAL, Case, numpy_dtype
 from . import components, statistics
 from .choices import Chooser, Key, Replay, chosen_by
 from .orders import GRADIENT_ORDERS, ORDERS, TF32_ORDERS, order, shuffled
-from .routing import Decisions, Token
+from .routing import ROUTED, Decisions, Token
 
 Answer = Callable[..., dict[str, np.ndarray]]  # takes a case; for a search also a context manager to enter while it runs
+Lower = Callable[[Case, "Expectations", Answer], "Expectations"]
 Error = tuple[np.dtype, float, float]  # the dtype of a run, its largest error, its root mean square error
 
 MAX_FACTOR = 4.0
@@ -84,10 +85,10 @@ class Expectation:
         """Why no output can be compared: for example, zeros would pass; empty if outputs can."""
         if not self.reference.size:
             return "it is empty"
-        if self.dtype.kind in "biu":
-            return ""
         if self.tried:
             return f"{self.undecided} of {self.decisions} routing decisions are undecided, and none of {self.tried} choices explains it"
+        if self.dtype.kind in "biu":
+            return ""
         if not np.isfinite(self.reference).any():
             return "no reference value is finite"
         if self.largest == self.noise == 0:
@@ -119,17 +120,22 @@ def expect(case: Case, answer: Answer = components.answer, rounded: bool = False
         return _of_draws(case, answer)
     if case.component in components.SEARCHES:
         chooser = Chooser()
-        reference = chosen(case, chooser, answer, rounded)
-        return searched(case, chooser.made, reference, answer)[0]
+        reference, decisions = chosen(case, chooser, answer, rounded)
+        return searched(case, chooser.made, reference, decisions, answer).found
     return decided(case, answer, rounded, {}, random_orders)[0]
 
 
 def decided(
-    case: Case, answer: Answer, rounded: bool, changed: Mapping[Token, np.ndarray], random_orders: bool = False
+    case: Case,
+    answer: Answer,
+    rounded: bool,
+    changed: Mapping[Token, np.ndarray],
+    random_orders: bool = False,
+    lower: Lower | None = None,
 ) -> tuple[Expectations, Decisions, list[np.ndarray]]:
     """Returns the expectations, the decisions of routers, and the bounds of their scores.
 
-    changed: decisions that differ from the reference's own.
+    changed: decisions that differ from the reference's own. lower: widens the expectations by runs in a lower precision.
     """
     gradient = has_gradients(case)
     made, scores = Decisions(changed=changed, gradient=gradient), list[list[np.ndarray]]()
@@ -150,18 +156,29 @@ def decided(
     found = _in_orders(case, ask, reference, _orders(case) + [shuffled(seed) for seed in range(count)])
     if case.dtype == "float64" and not count and not any(one.noise or one.dtype.kind in "biu" for one in found.values()):
         found = _in_orders(case, ask, reference, [shuffled(seed) for seed in range(SHUFFLES)])
+    found = lower(case, found, ask) if lower else found
     bounds = _score_bounds(made, scores)
     found = _with_zeros(case, ask, reference, found) if gradient and not rounded else found
-    if made.calls:
-        real_bt = real(case, made)
-        count, open_ = made.count(real_bt), sum(1 for _ in made.undecided(bounds, real_bt))
-        found = {name: dataclasses.replace(one, decisions=count, undecided=open_) for name, one in found.items()}
-    return found, made, bounds
+    return _counted(found, case, made, bounds), made, bounds
+
+
+def _counted(found: Expectations, case: Case, decisions: Decisions, bounds: Sequence[np.ndarray]) -> Expectations:
+    """Returns the expectations with the numbers of decisions, if there are any."""
+    if not decisions.calls:
+        return found
+    real_bt = real(case, decisions)
+    count, open_ = decisions.count(real_bt), sum(1 for _ in decisions.undecided(bounds, real_bt))
+    return {name: dataclasses.replace(one, decisions=count, undecided=open_) for name, one in found.items()}
 
 
 def real(case: Case, decisions: Decisions) -> np.ndarray | None:
-    """Returns the tokens of the text that count, `b t`, if its routers read one text."""
-    real_bt = case.real_bt
+    """Returns the tokens whose decisions count, `b t`; None for all. Padding that is compared counts, too. Of a search: the prefix."""
+    if case.component in components.SEARCHES:
+        mask_bp = case.inputs.get("prefix_mask_bp")
+        if mask_bp is None or case.config.encoder_layers or not decisions.calls:
+            return None
+        return np.repeat(mask_bp, len(decisions.made[0]) // len(mask_bp), axis=0)
+    real_bt = case.real_bt if case.compared == REAL or case.component == ROUTED else None
     one_text = real_bt is not None and ("splits" in case.inputs or all(made.shape[:2] == real_bt.shape for made in decisions.made))
     return real_bt if one_text else None
 
@@ -230,22 +247,43 @@ def _with_zeros(case: Case, answer: Answer, reference: Mapping[str, np.ndarray],
     return found | zeros
 
 
-def chosen(case: Case, chooser: Chooser, answer: Answer = components.answer, rounded: bool = False) -> dict[str, np.ndarray]:
-    """Returns r of a search with the chooser's choices."""
-    return answer(case if rounded else case.at("float64"), chosen_by(chooser))
+def chosen(
+    case: Case, chooser: Chooser, answer: Answer = components.answer, rounded: bool = False
+) -> tuple[dict[str, np.ndarray], Decisions]:
+    """Returns r of a search with the chooser's choices, and the decisions of its routers."""
+    decisions = Decisions()
+    with decisions.recorded():
+        return answer(case if rounded else case.at("float64"), chosen_by(chooser)), decisions
+
+
+class Searched(NamedTuple):
+    """A search. scores: in each order. undecided: a row of the batch, and the first step that depends on the decision."""
+
+    found: Expectations
+    scores: list[dict[Key, np.ndarray]]
+    undecided: list[tuple[int, int]]
 
 
 def searched(
-    case: Case, made: Mapping[Key, Any], reference: Mapping[str, np.ndarray], answer: Answer = components.answer
-) -> tuple[Expectations, list[dict[Key, np.ndarray]]]:
-    """Returns the expectations of a search, and the scores in each order. reference: r."""
-    runs, scores = [], []
+    case: Case, made: Mapping[Key, Any], reference: Mapping[str, np.ndarray], decisions: Decisions, answer: Answer = components.answer
+) -> Searched:
+    """Returns the expectations of a search. reference: r. made, decisions: its choices and those of its routers."""
+    runs, scores, routed = [], [], []
     for replacements in _orders(case) + [shuffled(seed) for seed in range(SEARCHED)]:
-        replay = Replay(made)
-        with order(replacements):
+        replay, following = Replay(made), Decisions(decisions.made)
+        with order(replacements), following.recorded():
             runs.append(answer(case, chosen_by(replay)))
         scores.append(replay.scores)
-    return {name: expectation(value, [run[name] for run in runs]) for name, value in reference.items()}, scores
+        routed.append(following.scores)
+    found = {name: expectation(value, [run[name] for run in runs]) for name, value in reference.items()}
+    bounds = _score_bounds(decisions, routed)
+    rows = len(next(iter(reference.values())))
+    before, layers = (sum(map(case.config.has_experts, range(count))) for count in (case.config.encoder_layers, case.config.decoder_layers))
+    undecided = [
+        (token.row * rows // len(decisions.made[token.call]), max(0, token.call - before) // layers)
+        for token, *_ in decisions.undecided(bounds, real(case, decisions))
+    ]
+    return Searched(_counted(found, case, decisions, bounds), scores, undecided)
 
 
 def _orders(case: Case) -> list[dict[str, Callable]]:

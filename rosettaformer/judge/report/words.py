@@ -4,7 +4,7 @@ import shlex
 from collections.abc import Sequence
 
 from ..case import SUITE_RELEASE
-from ..expectation.other_experts import ROUTED
+from ..expectation.routing import ROUTED
 from ..expectation.tolerance import MAX_FACTOR
 from ..ports.command import PREFIX
 from ..status import Status
