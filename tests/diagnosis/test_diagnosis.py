@@ -11,6 +11,7 @@ from typing import Any
 from unittest import mock
 
 import pytest
+import whole_models
 from expectations import suite
 from in_process import InProcess
 from invoke import invoke
@@ -571,6 +572,17 @@ def test_at_the_limit_the_best_so_far_is_returned(port: Write, monkeypatch: pyte
     assert mentions(said[0], "layer_norm … float64 … layer_norm/")
     monkeypatch.setattr(port_diagnosis.Deadline, "check", _at_last(KeyboardInterrupt()))
     assert diagnose(wrong).stopped == "interrupted"
+
+
+@pytest.mark.product
+def test_at_the_limit_a_whole_models_dependence_is_described(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    leaking = whole_models.written(tmp_path, "y = y + 0.25 * y[:, ::-1]")
+    cases = [case for case in whole_models.models() if case.id == "transformer/short"]
+    at_last = _at_last(TimeIsUp("the limit had passed"))
+    monkeypatch.setattr(Deadline, "check", lambda deadline: at_last() if deadline._ends else None)
+    found = diagnose(leaking, cases=cases, dtypes=("float32",))
+    assert found.stopped == "the limit had passed"
+    assert found.findings[-1].verdict == Verdict.DESCRIBED
 
 
 WRONG = {

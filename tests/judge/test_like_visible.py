@@ -6,18 +6,22 @@
 import dataclasses
 import fnmatch
 import functools
+import re
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import mutants
 import numpy as np
 import pytest
+from kinds import every
 from mutants import DTYPE, ENOUGH, Asked, Change
 
 from rosettaformer.files.checkpoints.hugging_face import new
 from rosettaformer.judge.compare import compare
 from rosettaformer.judge.expectation import components, tolerance
 from rosettaformer.judge.expectation.patching import patched
+from rosettaformer.judge.suite.like_folders import cases_of
 
 
 @functools.cache
@@ -43,6 +47,31 @@ RAMPS, ENCODERS = ("llama", "llama-yarn", "qwen3-yarn", "olmo3", "exaone4"), ("b
 @pytest.mark.parametrize("name", RAMPS)
 def test_a_ramp_with_its_ends_exchanged_shows(name: str) -> None:
     assert _asked(name).killing(_patching(rotary__kept=_turned))
+
+
+PATTERNS = ("layer_types", "no_rope_layers", "attention_types", "attention_layers")
+USUAL = {"gpt_neo": {"attention_types": [[["global", "local"], 2]]}}  # the class's own pattern is for 24 layers
+
+
+@pytest.mark.parametrize("name", [name for name in new.names() if not {*PATTERNS}.isdisjoint(new._said(name, "tiny", {}))])
+def test_the_usual_pattern_of_layers_shows(name: str) -> None:
+    """A port that ignores the entry has the pattern that the family has without it."""
+    said = {entry: value for entry, value in new._said(name, "tiny", {}).items() if entry not in PATTERNS}
+    config = new._config(new.family_of(name), said | USUAL.get(name, {}))
+    assert _asked(name).killing(Change("numbers", name, changed=functools.partial(dataclasses.replace, config=config)))
+
+
+@pytest.mark.parametrize("name", every(4, ["qwen3", "gpt2", "bert", "glm4_moe", "marian"]))
+def test_layers_in_text_order_show(name: str, tmp_path: Path) -> None:
+    case = next(case for case in cases_of(name, tmp_path, ["float32"]) if case.name == "deep").at("float32")
+    layers = case.config.encoder_layers or case.config.decoder_layers
+    order = sorted(map(str, range(layers)))
+    shapes = {name: array.shape for name, array in case.parameters.items()}
+    moved = {name: re.sub(r"(?<=layers\.)\d+", lambda found: order[int(found[0])], name) for name in shapes}
+    values = {name: np.asarray(case.parameters[other if shapes.get(other) == shapes[name] else name]) for name, other in moved.items()}
+    expected = tolerance.expect(case)["output"]
+    assert compare(expected, components.answer(case)["output"]).excess <= 1
+    assert compare(expected, components.answer(dataclasses.replace(case, parameters=values))["output"]).excess >= ENOUGH
 
 
 @pytest.mark.parametrize("name", ENCODERS)

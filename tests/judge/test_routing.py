@@ -9,10 +9,13 @@ import pytest
 from kinds import every
 
 from reference_numpy import preset
-from rosettaformer.judge.case import REAL, Case
+from rosettaformer.files.checkpoints.hugging_face import new
+from rosettaformer.judge.case import REAL, Case, numpy_dtype
+from rosettaformer.judge.catalogue.alteration import on_result
 from rosettaformer.judge.compare import compare
 from rosettaformer.judge.expectation import components, lowered, near_ties, other_experts, tolerance
 from rosettaformer.judge.expectation.orders import order, shuffled
+from rosettaformer.judge.expectation.patching import patched
 from rosettaformer.judge.expectation.routing import Decisions, Token
 from rosettaformer.judge.ports.adapters.whole_model import _chosen
 from rosettaformer.judge.result import judge
@@ -232,6 +235,39 @@ def test_the_bias_of_a_new_router_changes_choices(tmp_path: Path) -> None:
     for layer, call in enumerate(run(case)[1].calls):
         bias_x = case.parameters[f"decoder.layers.{layer}.feed_forward.router.bias"]
         assert (call.choose(call.config, call.scores_btx - bias_x) != call.chosen_btx).any()
+
+
+def _adversarial(folder: Path, family: str, kind: str, name: str) -> Case:
+    new.write(family, folder / "a", adversarial=kind, dtype="float32")
+    (folder / "b").mkdir()
+    return next(case for case in cases_of(str(folder / "a"), folder / "b", ["float32"]) if case.id == f"transformer/{name}").at("float32")
+
+
+@pytest.mark.parametrize("family", every(4, ROUTED))
+def test_equal_scores_are_undecided(family: str, tmp_path: Path) -> None:
+    case = _adversarial(tmp_path, family, "ties", "medium")
+    expected = tolerance.expect(case)
+    assert expected["output"].undecided
+    assert excess(near_ties.followed(case, expected, answer := in_order(case, 3)), answer) <= 1
+
+
+@pytest.mark.parametrize(("family", "kind"), every(4, [*((family, "dyadic") for family in ROUTED), ("glm4_moe", "bias")]))
+def test_a_choice_in_half_precision_is_wrong(family: str, kind: str, tmp_path: Path) -> None:
+    case = _adversarial(tmp_path, family, kind, "batch")
+    expected = tolerance.expect(case)
+    assert expected["output"].undecided <= 1 < expected["output"].decisions
+    low = on_result(lambda scores: scores.astype(numpy_dtype("bfloat16")).astype(scores.dtype))
+    assert excess(near_ties.followed(case, expected, answer := run(case)[0]), answer) <= 1
+    with patched({"experts.choice_scores": low}):
+        answer = run(case)[0]
+    assert excess(near_ties.followed(case, expected, answer), answer) > 1
+
+
+@pytest.mark.parametrize(("family", "kind"), [("llama", "ties"), ("mixtral", "bias")])
+def test_models_without_such_routers_are_refused(family: str, kind: str, tmp_path: Path) -> None:
+    with pytest.raises(ValueError):
+        new.write(family, tmp_path / "a", adversarial=kind)
+    assert not (tmp_path / "a").exists()
 
 
 @pytest.mark.parametrize("family", every(4, ROUTED))

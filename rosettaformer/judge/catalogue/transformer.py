@@ -1,5 +1,6 @@
 """Known bugs of the layer stacks."""
 
+import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -55,10 +56,10 @@ def _final_norm(where: Callable[[int, int], tuple[bool, bool]]) -> dict[str, Cal
     """
 
     def altered(original: Callable, parameters: Any, config: Any, *rest: Any, **options: Any) -> np.ndarray:
-        norm, own = stacks.final_norm, parameters["layers"]
+        norm, indices, count = stacks.final_norm, itertools.count(), len(parameters["layers"])
 
         def normed(layer: Callable, part: Any, config: Any, x: np.ndarray, *others: Any) -> np.ndarray:
-            before, after = where(next(int(index) for index, each in own.items() if each is part), len(own))
+            before, after = where(next(indices), count)
             y = layer(part, config, norm(parameters, config, x) if before else x, *others)
             return norm(parameters, config, y) if after else y
 

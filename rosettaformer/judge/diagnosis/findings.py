@@ -37,6 +37,10 @@ class Deadline:
         """Restarts the limit of one part."""
         self._start(PartIsUp)
 
+    def lift(self) -> None:
+        """Ends the limits, so that what the port showed can still be described."""
+        self._ends.clear()
+
     def check(self) -> None:
         """Raises TimeIsUp once the limit has passed, PartIsUp if it is that of one part."""
         for error, end in self._ends.items():

@@ -26,6 +26,7 @@ from .evidence import Evidence, Search, crashes, randomness
 from .evidence.crashes import Failed
 from .evidence.evidence import narrowed
 from .evidence.first_wrong import beginning
+from .evidence.invariances import broken_invariances
 from .failing_parts import FailingParts
 from .findings import Deadline, Diagnosis, Finding, PartIsUp, TimeIsUp, Verdict
 from .hypotheses import candidates
@@ -33,6 +34,7 @@ from .questions import About, Progress, Questions, Task
 from .symptoms.common import common_cases
 
 EACH = 60.0  # seconds for one component
+INTERRUPTED = "interrupted"  # why an examination ended
 
 
 def diagnose(
@@ -91,7 +93,7 @@ def diagnose(
         except TimeIsUp as error:
             examiner.stop(str(error))
         except KeyboardInterrupt:
-            examiner.stop("interrupted")
+            examiner.stop(INTERRUPTED)
         steps = examiner.next_steps(limit)
         return Diagnosis([*shown, *conclusions.findings], examiner.parts.divergences, examiner.parts.gradients, examiner.stopped, steps)
 
@@ -253,7 +255,11 @@ class _Examiner:
         if self.current is not None:
             evidence = self.current.search.evidence
             failing, right = ([evidence.probes[index] for index in side] for side in (evidence.failing, evidence.right()))
-            said = [symptom.sentence for symptom in self.current.symptoms or common_cases(failing, right)]
+            said = [symptom.sentence for symptom in self.current.symptoms]
+            if self.task.port.whole and not said and reason != INTERRUPTED:
+                self.task.deadline.lift()
+                said = broken_invariances(evidence, self.task.port.ask)
+            said = said or [symptom.sentence for symptom in common_cases(failing, right)]
             verdict = Verdict.DESCRIBED if said else Verdict.STOPPED
             self.conclusions.add(self.current.place, verdict, words.stopped(reason, evidence, said))
             self.current = None

@@ -51,8 +51,7 @@ def like_cases(
     said = checkpoint.foreign["config.json"]
     if config.cross_attention and meshes:
         raise ValueError("meshes need a model with an encoder or a decoder; got one with both")
-    of = _of_both if config.cross_attention else _of_encoder if config.encoder_layers else of_decoder
-    made = [dataclasses.replace(case, **common) for case in of(config)]
+    made = [dataclasses.replace(case, **common) for case in _of(config)]
     found = [with_special_ids(case, said) for case in made]
     apart = [_without_padding_id(case, said.get("pad_token_id")) for case in found]
     devices = max((mesh.devices for mesh in meshes), default=1)
@@ -65,6 +64,21 @@ def like_cases(
         found += fitting(training, memory, required=False, devices=devices)
     found = [_in(dtypes, case).at("float64") for case in found]
     return on_meshes(found, meshes) if meshes else found
+
+
+def deep_case(folder: Path, dtypes: Sequence[str]) -> Case:
+    """Returns the short prompt for a model with more than ten layers, which text order (0, 1, 10, ...) exchanges."""
+    checkpoint = view(folder / dtypes[0], "hugging-face")
+    config = checkpoint.config
+    case = next(case for case in _of(config) if case.name == "short" and case.component != "routed_experts")
+    own: dict[str, Any] = {"parameters": Stored.of(checkpoint), "folder": str(folder), "compared": REAL}
+    case = with_special_ids(dataclasses.replace(case, name="deep", core=False, **own), checkpoint.foreign["config.json"])
+    return _in(dtypes, case).at("float64")
+
+
+def _of(config: TransformerConfig) -> Iterator[Case]:
+    of = _of_both if config.cross_attention else _of_encoder if config.encoder_layers else of_decoder
+    return of(config)
 
 
 def of_decoder(config: TransformerConfig) -> Iterator[Case]:

@@ -14,7 +14,7 @@ from ...files.checkpoints.hugging_face import new, save
 from ..case import Case, numpy_dtype
 from .checkpoint import usual
 from .fitting import fits
-from .like import like_cases
+from .like import deep_case, like_cases
 
 
 def cases_of(
@@ -34,13 +34,18 @@ def cases_of(
         cases = like_cases(root, meshes, own, dtypes, memory)
         _copied(own, root, [dtype for dtype in dtypes if any(dtype in fits(case) for case in cases)])
         return cases
-    if like in new.names():
-        for dtype in dtypes or usual("float32"):
-            new.write(like, root / dtype, seed=seed, dtype=dtype)
-    else:
+    if like not in new.names():
         unsupported.refuse(like)
         raise ValueError(f"--like must be a folder or one of {', '.join(new.names())}; got {like!r}{nearest(like, new.names())}")
-    return like_cases(root, meshes)
+    dtypes = dtypes or usual("float32")
+    for dtype in dtypes:
+        new.write(like, root / dtype, seed=seed, dtype=dtype)
+    if meshes:
+        return like_cases(root, meshes)
+    (deep := root / "deep").mkdir()
+    for dtype in dtypes:
+        new.write(like, deep / dtype, seed=seed, dtype=dtype, size=deep.name)
+    return [*like_cases(root), deep_case(deep, dtypes)]
 
 
 def described(config: TransformerConfig) -> str:

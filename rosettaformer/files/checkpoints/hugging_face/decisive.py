@@ -22,8 +22,11 @@ SHOWING, CANDIDATES = 12, 8000  # ids for each choice of the config that they sh
 ROUTER = "feed_forward.router"
 
 
-def decisive(weights: Weights, config: TransformerConfig, seed: int) -> Weights:
-    """Returns the weights with decisive routers. Only decoders with norms before sub-layers change."""
+def decisive(weights: Weights, config: TransformerConfig, seed: int, largest: float = LARGEST, tied: bool = False) -> Weights:
+    """Returns the weights with decisive routers. Only decoders with norms before sub-layers change.
+
+    largest: the largest logit of routers. tied: two experts of each router have the same score, and the last id chooses one of them.
+    """
     routers = [name for name in weights if name.endswith(f"{ROUTER}.kernel")]
     count, width = config.experts, config.model_width
     if not routers or config.norm_placement != "pre" or width < 2 * count:
@@ -37,16 +40,38 @@ def decisive(weights: Weights, config: TransformerConfig, seed: int) -> Weights:
     orders = {name: _order(config, generator) for name in routers}
     table_vd = weights["target_embedding.table"]
     size = CODED * float(np.sqrt(np.mean(table_vd**2)))
-    code_vx = _codes(config, weights, orders, generator, len(table_vd))
+    if tied:
+        for order_x in orders.values():
+            order_x[order_x == 1] = 0
+        found |= _tied(found, orders)
+    code_vx = _codes(config, found, orders, generator, len(table_vd), largest, tied)
     found["target_embedding.table"] = table_vd - table_vd @ directions_dx @ directions_dx.T + size * code_vx @ directions_dx.T
     beside = {name: generator.standard_normal((width, count)) / np.sqrt(width) for name in routers}
-    return found | _routers(found, config, directions_dx, orders, beside)
+    found |= _routers(found, config, directions_dx, orders, beside, largest)
+    return found | _tied(found, orders) if tied else found
+
+
+def _tied(weights: Weights, orders: Mapping[str, np.ndarray]) -> Weights:
+    """Returns routers in which the two experts that read the first code are the same."""
+    found: Weights = {}
+    for router, order_x in orders.items():
+        first, second = np.flatnonzero(order_x == 0)
+        for name in (router.removesuffix("kernel") + end for end in ("kernel", "bias", "selection_bias")):
+            if name in weights:
+                found[name] = weights[name].copy()
+                found[name][..., second] = weights[name][..., first]
+    return found
 
 
 def _routers(
-    weights: Weights, config: TransformerConfig, directions_dx: np.ndarray, orders: Mapping[str, np.ndarray], beside: Weights
+    weights: Weights,
+    config: TransformerConfig,
+    directions_dx: np.ndarray,
+    orders: Mapping[str, np.ndarray],
+    beside: Weights,
+    largest: float,
 ) -> Weights:
-    """Returns the routers' kernels: layer by layer, the code in the normalized stream becomes scores up to LARGEST."""
+    """Returns the routers' kernels: layer by layer, the code in the normalized stream becomes scores up to `largest`."""
     found: Weights = {}
     tree, token = nest(weights), np.arange(min(config.target_vocabulary, 64))[None]
 
@@ -55,8 +80,8 @@ def _routers(
         x_btd = layers.residual(own, config, "self_attention", x_btd, lambda y_btd: layers.self_attention(own, config, y_btd, told), None)
         if (name := f"decoder.layers.{index}.{ROUTER}.kernel") in weights:
             y_btd = normalization.norm(own["feed_forward_norm"] | {"scale": np.ones(config.model_width)}, config, x_btd)
-            largest = float(np.median(np.abs(y_btd @ directions_dx).max(-1)))
-            kernel_dx = LARGEST / largest * directions_dx[:, orders[name]] + LARGEST * BESIDE * beside[name]
+            size = float(np.median(np.abs(y_btd @ directions_dx).max(-1)))
+            kernel_dx = largest / size * directions_dx[:, orders[name]] + largest * BESIDE * beside[name]
             found[name] = kernel_dx / own["feed_forward_norm"]["scale"][:, None]
             own["feed_forward"]["router"]["kernel"] = found[name]
         return layers.residual(own, config, "feed_forward", x_btd, lambda y_btd: layers.network(own, config, y_btd), None)
@@ -72,11 +97,17 @@ def _order(config: TransformerConfig, generator: np.random.Generator) -> np.ndar
 
 
 def _codes(
-    config: TransformerConfig, weights: Weights, orders: Mapping[str, np.ndarray], generator: np.random.Generator, count: int
+    config: TransformerConfig,
+    weights: Weights,
+    orders: Mapping[str, np.ndarray],
+    generator: np.random.Generator,
+    count: int,
+    largest: float,
+    tied: bool,
 ) -> np.ndarray:
     """Returns codes `v x` between -1 and 1 with which every router decides.
 
-    As many experts as a token chooses have high scores; one more in codes that show a choice.
+    As many experts as a token chooses have high scores; one more in codes that show a choice. tied: the last one is between two experts.
     """
 
     def deciding(count: int, high: int) -> np.ndarray:
@@ -84,18 +115,35 @@ def _codes(
         high_nk = np.argsort(generator.random(code_nx.shape), axis=1)[:, :high]
         np.put_along_axis(code_nx, high_nk, generator.uniform(0.7, 1, high_nk.shape), axis=1)
         for name, order in orders.items():
-            code_nx = code_nx[_decides(config, weights, name, code_nx[:, order])]
+            code_nx = code_nx[_decides(config, weights, name, largest, code_nx[:, order])]
         return code_nx
 
     others, found, high = [*_others(config)], list[np.ndarray](), config.experts_per_token
     code_nx = deciding(CANDIDATES if others else 0, high + 1)
     for other in others:
-        pairs = [[_chosen(one, weights, name, code_nx[:, order]) for one in (config, other)] for name, order in orders.items()]
+        pairs = [[_chosen(one, weights, name, largest * code_nx[:, order]) for one in (config, other)] for name, order in orders.items()]
         shown_n = np.any([(own_nx != other_nx).any(-1) for own_nx, other_nx in pairs], axis=0)
         found += [*code_nx[shown_n][: min(SHOWING, count // (1 + len(others)))]]
     while len(found) < count:
         found += [*deciding(count, high)]
-    return np.stack(found[:count])
+    return np.stack([*found[: count - tied], *([_between(config, weights, orders, generator, largest)] if tied else ())])
+
+
+def _between(
+    config: TransformerConfig, weights: Weights, orders: Mapping[str, np.ndarray], generator: np.random.Generator, largest: float
+) -> np.ndarray:
+    """Returns a code with which every router chooses one of two experts with equal scores, and the others decidedly."""
+    k = config.experts_per_token
+    code_nx = generator.uniform(-1, -0.3, (CANDIDATES, config.experts))
+    high_nk = 2 + np.argsort(generator.random((CANDIDATES, config.experts - 2)), axis=1)[:, : k - 1]
+    np.put_along_axis(code_nx, high_nk, generator.uniform(0.7, 1, high_nk.shape), axis=1)
+    code_nx[:, 0] = generator.uniform(0.1, 0.3, CANDIDATES)
+    for name, order in orders.items():
+        one_n = _chosen(config, weights, name, largest * code_nx[:, order])[:, order == 0].sum(-1) == 1
+        for count in (k - 1, k + 1):
+            one_n &= _decides(config.replace(experts_per_token=count), weights, name, largest, code_nx[:, order])
+        code_nx = code_nx[one_n]
+    return code_nx[0]
 
 
 def _others(config: TransformerConfig) -> Iterator[TransformerConfig]:
@@ -108,22 +156,22 @@ def _others(config: TransformerConfig) -> Iterator[TransformerConfig]:
         yield config.replace(router_group_score="best")
 
 
-def _chosen(config: TransformerConfig, weights: Weights, name: str, code_nx: np.ndarray) -> np.ndarray:
-    """Returns the experts that a router chooses, `n x`."""
+def _chosen(config: TransformerConfig, weights: Weights, name: str, product_nx: np.ndarray) -> np.ndarray:
+    """Returns the experts that a router chooses, `n x`, by its logits without their bias."""
     router = name.removesuffix(".kernel")
     own = {"selection_bias": weights[f"{router}.selection_bias"]} if config.selection_bias else {}
-    logits_1nx = (LARGEST * code_nx + (weights[f"{router}.bias"] if config.router_bias else 0.0))[None]
+    logits_1nx = (product_nx + (weights[f"{router}.bias"] if config.router_bias else 0.0))[None]
     return experts.choice(config, experts.choice_scores(own, config, logits_1nx))[0]
 
 
-def _decides(config: TransformerConfig, weights: Weights, name: str, code_nx: np.ndarray) -> np.ndarray:
+def _decides(config: TransformerConfig, weights: Weights, name: str, largest: float, code_nx: np.ndarray) -> np.ndarray:
     """Whether a router chooses the same experts if every score errs by the margin, `n`."""
     same_n = np.ones(len(code_nx), bool)
     for factor in FACTORS:
-        first_nx = _chosen(config, weights, name, factor * code_nx)
+        first_nx = _chosen(config, weights, name, largest * factor * code_nx)
         grouped = first_nx.reshape(len(code_nx), config.router_groups, config.experts // config.router_groups)
         of_kept_nx = np.broadcast_to(grouped.any(-1, keepdims=True), grouped.shape).reshape(first_nx.shape)
         for lower_nx in (first_nx, of_kept_nx):
             error_nx = np.where(lower_nx, -MARGIN, MARGIN)
-            same_n &= (_chosen(config, weights, name, factor * (code_nx + error_nx)) == first_nx).all(-1)
+            same_n &= (_chosen(config, weights, name, largest * factor * (code_nx + error_nx)) == first_nx).all(-1)
     return same_n

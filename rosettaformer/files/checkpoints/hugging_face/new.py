@@ -4,7 +4,7 @@ import copy
 import tempfile
 import tomllib
 import zlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -15,13 +15,14 @@ from reference_numpy import TransformerConfig, parameters
 from reference_numpy.suggestions import known
 
 from . import entries
+from .adversarial import KINDS, changed, needed
 from .decisive import decisive
 from .families import FAMILIES
 from .family import Family
 from .reading import CONFIG, GENERATION
 from .writing import save
 
-SIZES = ("tiny", "small")
+SIZES = ("tiny", "small", "deep")
 HEADS = ("language_head", "masked_language_head")  # a new model's class has one of these
 IDS = ("bos_token_id", "eos_token_id", "pad_token_id", "decoder_start_token_id")
 GAIN = 1.3  # of kernels, which makes outputs slightly larger than inputs
@@ -35,6 +36,7 @@ def write(
     size: str = "tiny",
     dtype: str = "float32",
     settings: Mapping[str, Any] | None = None,
+    adversarial: str | None = None,
     tokenizer: Callable[[Path, Mapping[str, Any]], None] | None = None,
 ) -> None:
     """Writes a new folder with a random model: config.json, safetensors, generation_config.json.
@@ -42,19 +44,23 @@ def write(
     Every weight affects the output: norm scales are far from 1, biases are far from 0, and untied
     heads have their own table. A seed gives the same weights in every dtype, up to rounding.
     family: one of `names`. settings: entries of config.json to change; dots reach into nested ones
-    (`rope_parameters.factor`). tokenizer: writes tokenizer files into a folder, given config.json.
+    (`rope_parameters.factor`). adversarial: the kind of routers, if not the usual ones. tokenizer:
+    writes tokenizer files into a folder, given config.json.
     Raises ValueError on an unknown family or size, on invalid settings, and if the path exists.
     """
     known("family", [family], names())
     known("size", [size], SIZES)
     said = _said(family, size, settings or {})
+    if adversarial:
+        known("kind", [adversarial], KINDS)
+        said = _said(family, size, {**needed(adversarial, said), **(settings or {})})
     config = _config(family_of(family), said)
     generation = {name: said[name] for name in IDS if said.get(name) is not None}
     foreign = {CONFIG: said, GENERATION: {"_from_model_config": True, **generation}}
     with tempfile.TemporaryDirectory() as place:
         if tokenizer:
             tokenizer(Path(place), said)
-        save(path, config, weights(config, seed), foreign=foreign, dtype=dtype, tokenizer=place)
+        save(path, config, weights(config, seed, adversarial), foreign=foreign, dtype=dtype, tokenizer=place)
 
 
 def names() -> list[str]:
@@ -67,9 +73,10 @@ def family_of(name: str) -> Family:
     return FAMILIES[name if name in FAMILIES else _tables()[name]["like"]]
 
 
-def weights(config: TransformerConfig, seed: int) -> dict[str, np.ndarray]:
-    """Returns random float64 parameters by canonical name, scaled to keep activations stable."""
-    return decisive({name: _drawn(name, shape, config, seed) for name, shape in parameters.shapes(config).items()}, config, seed)
+def weights(config: TransformerConfig, seed: int, kind: str | None = None) -> dict[str, np.ndarray]:
+    """Returns random float64 parameters by canonical name, scaled to keep activations stable. kind: of `adversarial`, if any."""
+    drawn = {name: _drawn(name, shape, config, seed) for name, shape in parameters.shapes(config).items()}
+    return changed(kind, drawn, config, seed) if kind else decisive(drawn, config, seed)
 
 
 def _drawn(name: str, shape: tuple[int, ...], config: TransformerConfig, seed: int) -> np.ndarray:
@@ -103,17 +110,20 @@ def _said(name: str, size: str, settings: Mapping[str, Any]) -> dict[str, Any]:
     tables, family = copy.deepcopy(_tables()), family_of(name)
     own = tables.get(tables[name].get("like", ""), {}) | tables[name]
     parts = [tables["model"], *([tables["decoder"]] if "rope_parameters" in own else []), own]
-    larger = [part.pop("small", {}) for part in parts]
+    others = {larger: [part.pop(larger, {}) for part in parts] for larger in SIZES[1:]}
     of_joints = {entry for joint in family.joints for entry in joint.entries}
     known = of_joints | {*own, *IDS, *(entry.name for entry in family.entries)}
     known -= {"like", "without", own.get("without")}
     said: dict[str, Any] = {}
-    for part in [*parts, *larger] if size == "small" else parts:
-        named = {family.aliases.get(entry, entry): value for entry, value in part.items()}
-        said |= {entry: value for entry, value in named.items() if entry in known}
+    for table in parts:
+        said |= _known(family, table, known)
+    entry = next(entry for field, entry in family.entry_names().items() if field in ("decoder_layers", "encoder_layers"))
+    layers = said[entry]
+    for table in others.get(size, ()):
+        said |= _known(family, table, known)
+    fixed = {"architectures", *settings}.union(*others.get(size, ()))
     _refuse_beside(said, settings)
     said["architectures"] = [next(name for name, heads in family.classes.items() if set(heads) & {*HEADS})]
-    layers = said.get("num_hidden_layers")
     for name, value in settings.items():
         *outer, last = name.split(".")
         held = said
@@ -123,13 +133,19 @@ def _said(name: str, size: str, settings: Mapping[str, Any]) -> dict[str, Any]:
                 raise ValueError(f"{'.'.join(outer[:depth])} must be an object to have {name}; got {held!r:.50}")
         held[last] = value
     # lists with one item per layer are repeated or cut to the new number of layers
-    if isinstance(count := said.get("num_hidden_layers"), int):
-        for name in said.keys() - settings.keys() - {"architectures"}:
+    if isinstance(count := said[entry], int):
+        for name in said.keys() - fixed:
             if isinstance(value := said[name], list) and len(value) == layers:
                 said[name] = [value[layer % len(value)] for layer in range(count)]
     if "model_type" in settings:
         raise ValueError(f"model_type is fixed to the family's, {family.model_type}; choose another family instead")
     return said | {"model_type": family.model_type}
+
+
+def _known(family: Family, part: Mapping[str, Any], known: Collection[str]) -> dict[str, Any]:
+    """Returns the known entries of a table, under the family's names."""
+    named = {family.aliases.get(entry, entry): value for entry, value in part.items()}
+    return {entry: value for entry, value in named.items() if entry in known}
 
 
 def _refuse_beside(said: Mapping[str, Any], settings: Mapping[str, Any]) -> None:
