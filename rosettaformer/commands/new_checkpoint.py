@@ -10,7 +10,6 @@ import click
 from ..common.extras import require
 from ..files.checkpoints import load, unsupported
 from ..files.checkpoints.hugging_face import new
-from ..files.checkpoints.hugging_face.adversarial import KINDS
 from ..files.checkpoints.strict import DTYPES
 from . import completion, words
 from .options import Choice, Grouped, examples, families, one_of, seed_of
@@ -18,12 +17,14 @@ from .options import Choice, Grouped, examples, families, one_of, seed_of
 EXAMPLES = examples("new-checkpoint llama --out llama", "new-checkpoint gemma2 --out gemma --tokenizer --set sliding_window=8")
 
 
+SIZE = "Size of the model: ties, dyadic and bias are tiny, and rounding or a wrong dtype changes what their routers choose."
+
+
 @click.command("new-checkpoint", cls=Grouped, epilog=f"{families(new.names())}.\n\n{EXAMPLES}")
 @click.argument("family", metavar="FAMILY", shell_complete=completion.words(completion.families))
 @click.option("--out", type=click.Path(path_type=Path), required=True, metavar="DIR", help="New folder.")
 @seed_of("Seed for the weights, equal in every dtype.")
-@click.option("--size", type=Choice(new.SIZES), default=new.SIZES[0], show_default=True, help="Size of the model.")
-@one_of("--adversarial", "KIND", KINDS, None, f"Routers whose choice rounding or a wrong dtype changes: {', '.join(KINDS)}.")
+@click.option("--size", type=Choice(new.SIZES), default=new.SIZES[0], show_default=True, help=SIZE)
 @one_of("--dtype", "DTYPE", DTYPES, "float32", f"Dtype: {', '.join(DTYPES)}.")
 @click.option("--tokenizer", is_flag=True, help="Write a small tokenizer, too, for generate, attention and report --text.")
 @click.option("--set", "settings", multiple=True, metavar="ENTRY=VALUE", help="Entry of config.json, such as hidden_size=64; repeatable.")

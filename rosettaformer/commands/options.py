@@ -169,7 +169,7 @@ def seconds(name: str, default: float, text: str, least: float = 0.1) -> Any:
     return click.option(name, type=click.FloatRange(min=least), default=default, show_default=True, metavar="SECONDS", help=text)
 
 
-def one_of(name: str, metavar: str, values: Iterable[str], default: str | None, text: str) -> Any:
+def one_of(name: str, metavar: str, values: Iterable[str], default: str, text: str) -> Any:
     """Declares an option with a fixed set of values."""
     return click.option(name, type=Choice([*values]), default=default, show_default=True, metavar=metavar, help=text)
 

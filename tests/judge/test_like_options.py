@@ -88,14 +88,14 @@ def test_a_model_that_cannot_be_loaded_is_said_once(tmp_path: Path) -> None:
     """`check` does not refer to `diagnose`, which has nothing to add; `diagnose` reports it as the only finding."""
     port = written(tmp_path, further=f"open({str(tmp_path / 'log.txt')!r}, 'a').write('x'); raise RuntimeError('no weights')")
     found = invoke("check", port, "--like", "qwen3", "-k", "not long and not far", "--dtype", "float64,float32")
-    assert found.code == 1 and found.out.count("no weights") == 1 and found.out.startswith("FAILED: 2 of 2 ")
+    assert found.code == 1 and found.out.count("no weights") == 1 and found.out.startswith("FAILED: 4 of 4 ")
     (tmp_path / "log.txt").unlink()
     found = invoke("diagnose", port, "--like", "qwen3", "--json", tmp_path / "a.json")
     (finding,) = json.loads((tmp_path / "a.json").read_text())["findings"]
     assert (found.code, finding["component"], finding["verdict"]) == (1, "transformer", "error"), finding
     assert mentions(finding["text"], "transformer … RuntimeError: no weights")
     assert found.out.count("no weights") == 1 and found.err.count("no weights") <= 1
-    assert (tmp_path / "log.txt").read_text() == "x"  # in float32
+    assert (tmp_path / "log.txt").read_text() == "xx"  # two folders, in float32
 
 
 @pytest.mark.conformance

@@ -238,7 +238,7 @@ def test_the_bias_of_a_new_router_changes_choices(tmp_path: Path) -> None:
 
 
 def _adversarial(folder: Path, family: str, kind: str, name: str) -> Case:
-    new.write(family, folder / "a", adversarial=kind, dtype="float32")
+    new.write(family, folder / "a", size=kind, dtype="float32")
     (folder / "b").mkdir()
     return next(case for case in cases_of(str(folder / "a"), folder / "b", ["float32"]) if case.id == f"transformer/{name}").at("float32")
 
@@ -266,7 +266,7 @@ def test_a_choice_in_half_precision_is_wrong(family: str, kind: str, tmp_path: P
 @pytest.mark.parametrize(("family", "kind"), [("llama", "ties"), ("mixtral", "bias")])
 def test_models_without_such_routers_are_refused(family: str, kind: str, tmp_path: Path) -> None:
     with pytest.raises(ValueError):
-        new.write(family, tmp_path / "a", adversarial=kind)
+        new.write(family, tmp_path / "a", size=kind)
     assert not (tmp_path / "a").exists()
 
 

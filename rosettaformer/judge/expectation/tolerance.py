@@ -172,7 +172,10 @@ def _counted(found: Expectations, case: Case, decisions: Decisions, bounds: Sequ
 
 
 def real(case: Case, decisions: Decisions) -> np.ndarray | None:
-    """Returns the tokens whose decisions count, `b t`; None for all. Padding that is compared counts, too. In a search, tokens of the prefix."""
+    """Returns the tokens whose decisions count, `b t`; None for all.
+
+    Padding that is compared counts, too. In a search, only the prefix has padding.
+    """
     if case.component in components.SEARCHES:
         mask_bp = case.inputs.get("prefix_mask_bp")
         if mask_bp is None or case.config.encoder_layers or not decisions.calls:

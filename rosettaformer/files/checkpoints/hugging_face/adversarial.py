@@ -8,33 +8,16 @@
 - bias: the selection biases are near 7, where half precision has no digits for the scores.
 """
 
-from collections.abc import Mapping
-from typing import Any
-
 import numpy as np
 
 from reference_numpy import TransformerConfig
 
 from .decisive import ROUTER, Weights, decisive
 
+KINDS = ("ties", "dyadic", "bias")
 SMALL = 2.0**-12  # added to 1/2, it is lost in half precision
 NEAR, STEP = 7.0, 2.0**-5  # selection biases; a unit of bfloat16 there
 FLAT = 0.1  # largest logit of a router whose scores are less apart than STEP
-_ONE_GROUP: dict[str, Any] = {"n_group": 1, "topk_group": 1}
-_ENTRIES: dict[str, dict[str, Any]] = {
-    "ties": _ONE_GROUP,
-    # a router that reads the embedding, normalized without rounding
-    "dyadic": _ONE_GROUP | {
-        "num_hidden_layers": 1, "rms_norm_eps": 1e-30, "decoder_sparse_step": 1, "mlp_only_layers": [], "first_k_dense_replace": 0,
-    },
-    "bias": {},
-}  # fmt: skip
-KINDS = tuple(_ENTRIES)
-
-
-def needed(kind: str, said: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the entries of config.json that the kind needs. said: those that the family has."""
-    return {name: value for name, value in _ENTRIES[kind].items() if name in said}
 
 
 def changed(kind: str, weights: Weights, config: TransformerConfig, seed: int) -> Weights:

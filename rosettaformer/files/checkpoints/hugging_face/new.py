@@ -15,14 +15,14 @@ from reference_numpy import TransformerConfig, parameters
 from reference_numpy.suggestions import known
 
 from . import entries
-from .adversarial import KINDS, changed, needed
+from .adversarial import KINDS, changed
 from .decisive import decisive
 from .families import FAMILIES
 from .family import Family
 from .reading import CONFIG, GENERATION
 from .writing import save
 
-SIZES = ("tiny", "small", "deep")
+SIZES = ("tiny", "small", "deep", *KINDS)
 HEADS = ("language_head", "masked_language_head")  # a new model's class has one of these
 IDS = ("bos_token_id", "eos_token_id", "pad_token_id", "decoder_start_token_id")
 GAIN = 1.3  # of kernels, which makes outputs slightly larger than inputs
@@ -36,31 +36,27 @@ def write(
     size: str = "tiny",
     dtype: str = "float32",
     settings: Mapping[str, Any] | None = None,
-    adversarial: str | None = None,
     tokenizer: Callable[[Path, Mapping[str, Any]], None] | None = None,
 ) -> None:
     """Writes a new folder with a random model: config.json, safetensors, generation_config.json.
 
     Every weight affects the output: norm scales are far from 1, biases are far from 0, and untied
     heads have their own table. A seed gives the same weights in every dtype, up to rounding.
-    family: one of `names`. settings: entries of config.json to change; dots reach into nested ones
-    (`rope_parameters.factor`). adversarial: the kind of routers, if not the usual ones. tokenizer:
+    family: one of `names`. size: one of SIZES; the kinds of `adversarial` are tiny. settings: entries
+    of config.json to change; dots reach into nested ones (`rope_parameters.factor`). tokenizer:
     writes tokenizer files into a folder, given config.json.
     Raises ValueError on an unknown family or size, on invalid settings, and if the path exists.
     """
     known("family", [family], names())
     known("size", [size], SIZES)
     said = _said(family, size, settings or {})
-    if adversarial:
-        known("kind", [adversarial], KINDS)
-        said = _said(family, size, {**needed(adversarial, said), **(settings or {})})
     config = _config(family_of(family), said)
     generation = {name: said[name] for name in IDS if said.get(name) is not None}
     foreign = {CONFIG: said, GENERATION: {"_from_model_config": True, **generation}}
     with tempfile.TemporaryDirectory() as place:
         if tokenizer:
             tokenizer(Path(place), said)
-        save(path, config, weights(config, seed, adversarial), foreign=foreign, dtype=dtype, tokenizer=place)
+        save(path, config, weights(config, seed, size), foreign=foreign, dtype=dtype, tokenizer=place)
 
 
 def names() -> list[str]:
@@ -73,10 +69,10 @@ def family_of(name: str) -> Family:
     return FAMILIES[name if name in FAMILIES else _tables()[name]["like"]]
 
 
-def weights(config: TransformerConfig, seed: int, kind: str | None = None) -> dict[str, np.ndarray]:
-    """Returns random float64 parameters by canonical name, scaled to keep activations stable. kind: of `adversarial`, if any."""
+def weights(config: TransformerConfig, seed: int, size: str = SIZES[0]) -> dict[str, np.ndarray]:
+    """Returns random float64 parameters by canonical name, scaled to keep activations stable."""
     drawn = {name: _drawn(name, shape, config, seed) for name, shape in parameters.shapes(config).items()}
-    return changed(kind, drawn, config, seed) if kind else decisive(drawn, config, seed)
+    return changed(size, drawn, config, seed) if size in KINDS else decisive(drawn, config, seed)
 
 
 def _drawn(name: str, shape: tuple[int, ...], config: TransformerConfig, seed: int) -> np.ndarray:
