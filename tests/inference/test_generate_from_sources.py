@@ -1,4 +1,4 @@
-"""Answers of encoder-decoders: the tokens equal those of transformers, with forced tokens, penalties and beams."""
+"""Generation with encoder-decoders: the tokens equal those of transformers, with forced tokens, penalties and beams."""
 
 from pathlib import Path
 from typing import Any
