@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from invoke import invoke, refused
 from kinds import conformance
-from messages import each_mentions
+from messages import each_mentions, mentions
 
 from rosettaformer.files.checkpoints import container, unsupported
-from rosettaformer.files.checkpoints.hugging_face import FAMILIES
+from rosettaformer.files.checkpoints.hugging_face import FAMILIES, new
 
 EXPERTS, FALCON, RECURRENT, BIASES, PAIR = "experts", "fused projections", "recurrent", "position biases", "decoder"
 # model_type and entries of its config.json -> the components it needs
@@ -88,3 +88,29 @@ def test_the_named_command_judges_such_a_model(tmp_path: Path) -> None:
     transformers.PhimoeForCausalLM(config).save_pretrained(tmp_path / "a")
     side = f"transformers:{tmp_path / 'a'}"
     assert invoke("compare", side, side).code == 0
+
+
+CODE = """
+from transformers.models.llama import modeling_llama as llama
+raise RuntimeError("this code is not run")
+class Base(llama.LlamaForCausalLM): ...
+class NewForCausalLM(Base): ...
+class Other(Other): ...
+"""
+
+
+@pytest.mark.parametrize(("named", "more", "wanted"), [
+    ("NewForCausalLM", {"half_rope": True}, ["LlamaForCausalLM … half_rope … llama"]),
+    ("NewForCausalLM", {}, ["LlamaForCausalLM … llama"]),
+    ("Other", {}, []),
+    ("Absent", {}, []),
+])  # fmt: skip
+def test_a_class_that_inherits_from_a_known_one_is_told(tmp_path: Path, named: str, more: dict[str, Any], wanted: list[str]) -> None:
+    new.write("llama", tmp_path / "a")
+    said = json.loads((tmp_path / "a" / "config.json").read_text()) | {"model_type": "new_one", "architectures": [named]} | more
+    (tmp_path / "a" / "config.json").write_text(json.dumps(said | {"auto_map": {"AutoModelForCausalLM": f"modeling_new.{named}"}}))
+    (tmp_path / "a" / "modeling_new.py").write_text(CODE)
+    (tmp_path / "a" / "broken.py").write_text("def")
+    problem = refused("convert", tmp_path / "a", tmp_path / "b.safetensors")
+    assert all(mentions(problem, words) for words in wanted)
+    assert ("LlamaForCausalLM" in problem) == bool(wanted) and ("half_rope" in problem) == bool(more)

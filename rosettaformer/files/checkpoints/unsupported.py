@@ -84,13 +84,16 @@ def components(model_type: str, entries: Entries) -> list[str]:
 
 def reason(model_type: str, entries: Entries, place: Path | None = None) -> str:
     """Explains why a family cannot be read, and what to do. place: its folder, or a file in it."""
+    from .hugging_face import inherited  # whose package imports this module
+
     lacking = components(model_type, entries)
     unknown = ", and config.json does not show which component is missing"
     needs = f": it needs {'; and '.join(lacking)}" if lacking else unknown
-    folder = shlex.quote(str(place if place.is_dir() else place.parent)) if place else "DIR"
+    folder = (place if place.is_dir() else place.parent) if place else None
+    parent = inherited.reason(folder, entries) if folder else ""
     return (
-        f"model_type {model_type} is not supported{needs}. "
-        f"`rosettaformer compare transformers:{folder} OTHER` compares the whole model with another; "
+        f"model_type {model_type} is not supported{parent or needs}. "
+        f"`rosettaformer compare transformers:{shlex.quote(str(folder or 'DIR'))} OTHER` compares the whole model with another; "
         "`rosettaformer new-port` starts a port of one of its parts"
     )
 
