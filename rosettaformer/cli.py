@@ -46,6 +46,7 @@ SECTIONS = {
         "explain": "Explain a known bug and measure its error.",
         "compare": "Compare any two models, layer by layer.",
         "report": "Write an HTML report on one model in several implementations.",
+        "oracle": "Check the installed transformers against the reference.",
     },
     "Write a port": {
         "new-port": "Write a working port to start from.",

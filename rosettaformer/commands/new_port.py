@@ -21,7 +21,7 @@ from ..judge.selection import Selection, cases_for
 from ..judge.status import Status
 from ..judge.suite import all_cases
 from ..judge.summary import Summary
-from ..judge.templates import TEMPLATES
+from ..judge.templates import TEMPLATES, like
 from . import words
 from .options import Choice, Grouped, Missing, examples, like_words, until_the_end
 
@@ -114,7 +114,7 @@ def _like(family: str, framework: str, check: bool) -> int:
             new.write(family, Path(folder, family))
             write_text(path, written(Path(folder, family), framework, path.name))
     else:
-        _write("like_seq2seq" if both else "like", path)
+        _write(like(both), path)
     click.echo(words.wrote(path))
     code = _check(str(path), like=family) if check else 0
     named = f"{path} --like {family}"

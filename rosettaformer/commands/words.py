@@ -216,3 +216,16 @@ def verified(wrong: int, accepted: int) -> str:
     if not wrong and not accepted:
         return "identical"
     return f"{wrong} differences" + (f", {accepted} rounding differences accepted" if accepted else "")
+
+
+def library(name: str, version: str) -> str:
+    return f"{name} {version}"
+
+
+def comparing_class(family: str) -> str:
+    return f"comparing the class of {family} ..."
+
+
+def judged_class(family: str, name: str, status: str) -> str:
+    told = {"pass": "conforms", "missing": "is not in this version"}.get(status, status)
+    return f"{family}: {name} {told}"

@@ -69,6 +69,11 @@ def family_of(name: str) -> Family:
     return FAMILIES[name if name in FAMILIES else _tables()[name]["like"]]
 
 
+def architecture(name: str) -> str:
+    """Returns the class of a model's new checkpoints."""
+    return next(one for one, heads in family_of(name).classes.items() if {*heads} & {*HEADS})
+
+
 def weights(config: TransformerConfig, seed: int, size: str = SIZES[0]) -> dict[str, np.ndarray]:
     """Returns random float64 parameters by canonical name, scaled to keep activations stable."""
     drawn = {name: _drawn(name, shape, config, seed) for name, shape in parameters.shapes(config).items()}
@@ -119,7 +124,7 @@ def _said(name: str, size: str, settings: Mapping[str, Any]) -> dict[str, Any]:
         said |= _known(family, table, known)
     fixed = {"architectures", *settings}.union(*others.get(size, ()))
     _refuse_beside(said, settings)
-    said["architectures"] = [next(name for name, heads in family.classes.items() if set(heads) & {*HEADS})]
+    said["architectures"] = [architecture(name)]
     for name, value in settings.items():
         *outer, last = name.split(".")
         held = said
