@@ -148,6 +148,7 @@ class MultiHeadAttention(nnx.Module):
         zeros_h = jnp.zeros(config.heads, own.get("param_dtype", jnp.float32))
         self.sink = nnx.Param(zeros_h) if self.scores.sink else None
         self.width, self.rotary_layout = config.model_width, config.rotary_layout
+        self.norm_after_rotation = config.query_key_norm_after_rotation
 
     def __call__(
         self,
@@ -191,7 +192,10 @@ class MultiHeadAttention(nnx.Module):
     def query_key_norm(
         self, x_bthk: jax.Array, norm: Norm | None, rotation: Rotation | None = None
     ) -> jax.Array:
-        """Normalizes queries or keys per head or over all heads (QKNORM), then rotates (ROTARY)."""
+        """Normalizes queries or keys per head or over all heads (QKNORM), and rotates (ROTARY)."""
+        if self.norm_after_rotation:
+            x_bthk = rotated(x_bthk, rotation, self.rotary_layout)
+            return x_bthk if norm is None else norm(x_bthk)
         return rotated(x_bthk if norm is None else norm(x_bthk), rotation, self.rotary_layout)
 
     def attend(self, heads: Heads, mask_bhts: Mask = None, keep_bhts: Mask = None) -> jax.Array:

@@ -22,12 +22,15 @@ __all__ = ["activation", "FeedForward"]  # noqa: RUF022 - the reference's order
 def activation(x: jax.Array, name: str) -> jax.Array:
     """Elementwise activation by name (GELU); half-precision dtypes compute in float32.
 
-    relu: `max(x, 0)`. gelu_erf: `x/2 (1 + erf(x / sqrt 2))`. gelu_tanh: `x sigmoid(2 u)`,
-    `u = sqrt(2/pi) (x + 0.044715 x^3)`, which equals `x/2 (1 + tanh(u))` without cancellation.
-    gelu_sigmoid: `x sigmoid(1.702 x)`. silu: `x sigmoid(x)`. Raises ValueError on another name.
+    relu: `max(x, 0)`. relu_squared: `max(x, 0)^2`. gelu_erf: `x/2 (1 + erf(x / sqrt 2))`.
+    gelu_tanh: `x sigmoid(2 u)`, `u = sqrt(2/pi) (x + 0.044715 x^3)`, which equals
+    `x/2 (1 + tanh(u))` without cancellation. gelu_sigmoid: `x sigmoid(1.702 x)`. silu:
+    `x sigmoid(x)`. Raises ValueError on another name.
     """
     if name == "relu":
         return jax.nn.relu(x)
+    if name == "relu_squared":
+        return jnp.square(jax.nn.relu(x))
     wide = upcast_half(x)
     if name == "gelu_erf":
         return jax.nn.gelu(wide, approximate=False).astype(x.dtype)

@@ -60,7 +60,7 @@ class MaskedLanguageHead(nnx.Module):
     def __init__(
         self, config: TransformerConfig, *, tied: bool = False, **own: Unpack[Own]
     ) -> None:
-        self.hidden = Projection("bsd,dr->bsr", config.sizes, **own)
+        self.hidden = Projection("bsd,dr->bsr", config.sizes, config.head_bias, **own)
         self.norm = norm(config, **own)
         self.logits = Logits(config, config.source_vocabulary, tied=tied, **own)
         self.activation_name, self.width = config.activation, config.model_width

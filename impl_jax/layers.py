@@ -13,7 +13,7 @@ from .attention import MultiHeadAttention
 from .dropout import Dropout, Keep, part
 from .experts import MixtureOfExperts
 from .feed_forward import FeedForward
-from .normalization import Norm, norm, output_norm
+from .normalization import Norm, norm, output_norm, unchanged
 from .precision import upcast_half
 from .rotary import Rotation
 from .values import Mask, Own
@@ -33,7 +33,7 @@ class Residual(NamedTuple):
 
     placement: str
     multiplier: float
-    norms: tuple[Norm, Norm | None]
+    norms: tuple[Sublayer, Norm | None]
     dropout: Dropout
 
     def __call__(self, x_btd: jax.Array, sublayer: Sublayer, keep_btd: Mask = None) -> jax.Array:
@@ -71,7 +71,8 @@ class Layer(nnx.Module):
         self.residual = config.norm_placement, config.residual_multiplier
         dropout = functools.partial(Dropout, config.dropout_rate, rngs=own["rngs"])
         self.self_attention = MultiHeadAttention(config, config.scores(layer, self.causal), **own)
-        self.self_attention_norm = norm(config, **own)
+        skips = config.skips_norm(layer)
+        self.self_attention_norm = unchanged if skips else norm(config, **own)
         self.self_attention_output_norm = output_norm(config, **own)
         self.self_attention_dropout = dropout()
         kind = MixtureOfExperts if config.has_experts(layer) else FeedForward

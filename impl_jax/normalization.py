@@ -98,3 +98,8 @@ def norm(
 def output_norm(config: TransformerConfig, **own: Unpack[Own]) -> Norm | None:
     """Returns the second norm of a sub-layer; only norm_placement "sandwich" has it (RESIDUAL)."""
     return norm(config, **own) if config.norm_placement == "sandwich" else None
+
+
+def unchanged(x_btd: jax.Array) -> jax.Array:
+    """Replaces the norm that the first layer may lack (RESIDUAL)."""
+    return x_btd

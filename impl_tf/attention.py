@@ -198,11 +198,13 @@ class MultiHeadAttention(Configured):
     def query_key_norm(
         self, x_bthk: tf.Tensor, norm: Norm | None, rotation: Rotation | None = None
     ) -> tf.Tensor:
-        """Normalizes queries or keys per head or over all heads (QKNORM), then rotates (ROTARY)."""
+        """Normalizes queries or keys per head or over all heads (QKNORM), and rotates (ROTARY)."""
+        layout, after = self.config.rotary_layout, self.config.query_key_norm_after_rotation
+        x_bthk = rotated(x_bthk, rotation, layout) if after else x_bthk
         if norm is not None:
             shape = sizes(x_bthk)
             x_bthk = tf.reshape(norm(tf.reshape(x_bthk, [shape[0], -1, norm.width])), shape)
-        return rotated(x_bthk, rotation, self.config.rotary_layout)
+        return x_bthk if after else rotated(x_bthk, rotation, layout)
 
     def attend(
         self,

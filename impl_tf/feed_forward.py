@@ -19,13 +19,16 @@ __all__ = ["activation", "FeedForward"]  # noqa: RUF022 - the order of the refer
 def activation(x: tf.Tensor, name: str) -> tf.Tensor:
     """Elementwise activation by name (GELU); half-precision dtypes compute in float32.
 
-    relu: `max(x, 0)`. gelu_erf: `x/2 (1 + erf(x / sqrt 2))`. gelu_tanh: `x/2 (1 + tanh u)`,
-    `u = sqrt(2/pi) (x + 0.044715 x^3)`, computed as `x sigmoid(2u)`, since TensorFlow's float64
-    tanh is off by 8 ulp. gelu_sigmoid: `x sigmoid(1.702 x)`. silu: `x sigmoid(x)`. tf.nn.gelu
-    rounds its constants to float32 even for float64. Raises ValueError on another name.
+    relu: `max(x, 0)`. relu_squared: `max(x, 0)^2`. gelu_erf: `x/2 (1 + erf(x / sqrt 2))`.
+    gelu_tanh: `x/2 (1 + tanh u)`, `u = sqrt(2/pi) (x + 0.044715 x^3)`, computed as
+    `x sigmoid(2u)`, since TensorFlow's float64 tanh is off by 8 ulp. gelu_sigmoid:
+    `x sigmoid(1.702 x)`. silu: `x sigmoid(x)`. tf.nn.gelu rounds its constants to float32 even for
+    float64. Raises ValueError on another name.
     """
     if name == "relu":
         return tf.nn.relu(x)
+    if name == "relu_squared":
+        return tf.square(tf.nn.relu(x))
     wide = upcast_half(x)
     if name == "gelu_erf":
         y = 0.5 * wide * (1 + tf.math.erf(wide * 0.5**0.5))

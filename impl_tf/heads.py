@@ -73,7 +73,7 @@ class MaskedLanguageHead(Configured):
     def __init__(self, config: TransformerConfig, tied: bool = False, **kwargs: object) -> None:
         super().__init__(config, **kwargs)
         self.tied, width, dtype = tied, config.model_width, self.dtype_policy
-        self.hidden = Projection((width,), (width,), True, dtype=dtype, name="hidden")
+        self.hidden = Projection((width,), (width,), config.head_bias, dtype=dtype, name="hidden")
         self.norm = norm(config, dtype=dtype, name="norm")
         vocabulary = config.source_vocabulary
         self.logits = Logits(config, vocabulary, tied, dtype=dtype, name="logits")

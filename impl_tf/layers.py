@@ -12,7 +12,7 @@ from .dropout import Dropout, Keep, part
 from .experts import MixtureOfExperts
 from .feed_forward import FeedForward
 from .framework import Configured, Routed, register
-from .normalization import Norm, norm, output_norm
+from .normalization import Norm, norm, output_norm, unchanged
 from .precision import upcast_half
 from .rotary import Rotation
 
@@ -30,7 +30,7 @@ class Residual(NamedTuple):
     """
 
     config: TransformerConfig
-    norms: tuple[Norm, Norm | None]
+    norms: tuple[Sublayer, Norm | None]
     dropout: Dropout
 
     def __call__(
@@ -69,7 +69,9 @@ class _Layer(Configured):
         scores = config.scores(layer, self.causal)
         self.self_attention = MultiHeadAttention(config, scores, dtype=dtype, name="self_attention")
         self.self_attention_dropout = Dropout(rate, dtype=dtype, name="self_attention_dropout")
-        self.self_attention_norm = norm(config, dtype=dtype, name="self_attention_norm")
+        self.self_attention_norm = unchanged
+        if not config.skips_norm(layer):
+            self.self_attention_norm = norm(config, dtype=dtype, name="self_attention_norm")
         self.self_attention_output_norm = output_norm(
             config, dtype=dtype, name="self_attention_output_norm"
         )

@@ -108,3 +108,8 @@ def output_norm(config: TransformerConfig, **kwargs: object) -> Norm | None:
     if config.norm_placement != "sandwich":
         return None
     return norm(config, config.model_width, **kwargs)
+
+
+def unchanged(x_btd: tf.Tensor) -> tf.Tensor:
+    """Replaces the norm that the first layer may lack (RESIDUAL)."""
+    return x_btd

@@ -176,13 +176,15 @@ class MultiHeadAttention(nn.Module):
     def query_key_norm(
         self, x_btd: Tensor, norm: nn.Module | None, rotation: Rotation | None = None
     ) -> Tensor:
-        """Normalizes queries or keys per head or over all heads (QKNORM), then rotates (ROTARY)."""
+        """Normalizes queries or keys per head or over all heads (QKNORM), and rotates (ROTARY)."""
+        layout, after = self.config.rotary_layout, self.config.query_key_norm_after_rotation
         x_bthk = x_btd.unflatten(-1, (-1, self.key_size))
+        x_bthk = rotary.rotated(x_bthk, rotation, layout) if after else x_bthk
         if norm is not None:
             axis = 1 if self.config.query_key_norm == "head" else 2
             normed_btd = norm(x_bthk.flatten(axis, axis + 1))
             x_bthk = normed_btd.unflatten(axis, (-1, x_bthk.shape[axis + 1]))
-        return rotary.rotated(x_bthk, rotation, self.config.rotary_layout)
+        return x_bthk if after else rotary.rotated(x_bthk, rotation, layout)
 
     def attend(
         self,

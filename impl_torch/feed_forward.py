@@ -18,13 +18,15 @@ __all__ = ["activation", "FeedForward"]  # noqa: RUF022 - the order of the twins
 def activation(x: Tensor, name: str) -> Tensor:
     """Elementwise activation by name (GELU).
 
-    relu: `max(x, 0)`; gelu_erf: `x/2 (1 + erf(x / sqrt 2))`; gelu_tanh:
-    `x/2 (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3)))`; gelu_sigmoid: `x sigmoid(1.702 x)`; silu:
-    `x sigmoid(x)`. torch's kernels compute half-precision dtypes in float32; it has none for
-    gelu_sigmoid. Raises ValueError on another name.
+    relu: `max(x, 0)`; relu_squared: `max(x, 0)^2`; gelu_erf: `x/2 (1 + erf(x / sqrt 2))`;
+    gelu_tanh: `x/2 (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3)))`; gelu_sigmoid:
+    `x sigmoid(1.702 x)`; silu: `x sigmoid(x)`. torch's kernels compute half-precision
+    dtypes in float32; it has none for gelu_sigmoid. Raises ValueError on another name.
     """
     if name == "relu":
         return F.relu(x)
+    if name == "relu_squared":
+        return F.relu(x).square()
     if name == "gelu_erf":
         return F.gelu(x)
     if name == "gelu_tanh":

@@ -50,7 +50,7 @@ class MaskedLanguageHead(nn.Module):
     def __init__(self, config: TransformerConfig, table: Embedding | None = None) -> None:
         super().__init__()
         self.activation_name, self.width = config.activation, config.model_width
-        self.hidden = linear(config.model_width, config.model_width)
+        self.hidden = linear(config.model_width, config.model_width, config.head_bias)
         self.norm = norm(config)
         self.logits = logits(config, config.source_vocabulary)
         if table is not None:

@@ -62,7 +62,7 @@ class Layer(nn.Module):
         self.config = config
         second = config.norm_placement == "sandwich"
         self.self_attention = MultiHeadAttention(config, config.scores(layer, causal))
-        self.self_attention_norm = norm(config)
+        self.self_attention_norm = nn.Identity() if config.skips_norm(layer) else norm(config)
         self.self_attention_output_norm = norm(config) if second else None
         self.self_attention_dropout = Dropout(config.dropout_rate)
         if crossing:

@@ -172,8 +172,7 @@ def queries(
     """`x W^Q + b^Q`, normalized and rotated: `b t h k`."""
     checks.check_features("query", query_btd.shape, parameters["query"]["kernel"].shape[0])
     query_bthk = projection("btd,dhk->bthk", parameters["query"], query_btd)
-    normed_bthk = query_key_norm(parameters, config, "query", query_bthk)
-    return rotated(config, normed_bthk, rotation)
+    return placed(parameters, config, "query", query_bthk, rotation)
 
 
 def keys_and_values(
@@ -183,14 +182,25 @@ def keys_and_values(
     checks.check_features("memory", memory_bsd.shape, parameters["key"]["kernel"].shape[0])
     key_bsgk = projection("bsd,dgk->bsgk", parameters["key"], memory_bsd)
     value_bsge = projection("bsd,dge->bsge", parameters["value"], memory_bsd)
-    normed_bsgk = query_key_norm(parameters, config, "key", key_bsgk)
-    return rotated(config, normed_bsgk, rotation), value_bsge
+    return placed(parameters, config, "key", key_bsgk, rotation), value_bsge
+
+
+def placed(
+    parameters: Tree, config: Config, name: str, x_bthk: Array, rotation: Rotation | None
+) -> Array:
+    """`R norm(x)`, or `norm(R x)` if the config says so; name: "query" or "key".
+
+    Source of the second order: Tencent 2025, Hunyuan, published code.
+    """
+    if config.query_key_norm_after_rotation:
+        return query_key_norm(parameters, config, name, rotated(config, x_bthk, rotation))
+    return rotated(config, query_key_norm(parameters, config, name, x_bthk), rotation)
 
 
 def query_key_norm(parameters: Tree, config: Config, name: str, x_bthk: Array) -> Array:
     """`norm(x)` over the features of each head, or of all heads together (QKNORM).
 
-    Normalizing queries and keys before the rotation bounds the scores. name: "query" or "key".
+    Normalizing queries and keys bounds the scores. name: "query" or "key".
     parameters: query_norm.scale, `k` per head or `h k` over the width, and key_norm. Source: Henry
     et al. 2020; before the rotation: Yang et al. 2025, Qwen 3.
     """
@@ -324,11 +334,9 @@ def multi_head_attention_vjp(
         ("key", "bsd,dgk->bsgk", memory_bsd, inner["key_bsgk"]),
         ("value", "bsd,dge->bsge", memory_bsd, inner["value_bsge"]),
     ):
-        if name != "value":  # queries and keys are rotated and normalized
-            if rotation is not None:
-                g = rotary.rotated_vjp(rotation, config.rotary_layout, cotangent=g)
+        if name != "value":  # queries and keys are normalized and rotated
             raw = projection(subscripts, parameters[name], x)
-            g, norm = query_key_norm_vjp(parameters, config, name, raw, cotangent=g)
+            g, norm = placed_vjp(parameters, config, name, raw, rotation, cotangent=g)
             norms |= norm
         vectors[name], kernels[name] = arithmetic.affine_vjp(subscripts, x, parameters[name], g)
     sink = {"sink": inner["sink_h"]} if "sink_h" in inner else {}
@@ -338,6 +346,27 @@ def multi_head_attention_vjp(
         "memory_bsd": vectors["key"] + vectors["value"],
     }
     return gradients | ({"mask_bhts": inner["mask_bhts"]} if "mask_bhts" in inner else {})
+
+
+def placed_vjp(
+    parameters: Tree,
+    config: Config,
+    name: str,
+    x_bthk: Array,
+    rotation: Rotation | None,
+    *,
+    cotangent: Array,
+) -> tuple[Array, Gradients]:
+    """Backward pass through rotation and norm. Returns the same as `query_key_norm_vjp`."""
+    after, norms = config.query_key_norm_after_rotation, Gradients()
+    if after:
+        x_bthk = rotated(config, x_bthk, rotation)
+        cotangent, norms = query_key_norm_vjp(parameters, config, name, x_bthk, cotangent=cotangent)
+    if rotation is not None:
+        cotangent = rotary.rotated_vjp(rotation, config.rotary_layout, cotangent=cotangent)
+    if after:
+        return cotangent, norms
+    return query_key_norm_vjp(parameters, config, name, x_bthk, cotangent=cotangent)
 
 
 def query_key_norm_vjp(

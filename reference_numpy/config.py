@@ -33,7 +33,7 @@ __all__ = [
     "TransformerConfig",
 ]
 
-ACTIVATIONS = ("relu", "gelu_erf", "gelu_tanh", "gelu_sigmoid", "silu")
+ACTIVATIONS = ("relu", "relu_squared", "gelu_erf", "gelu_tanh", "gelu_sigmoid", "silu")
 POOLER_ACTIVATIONS = ("tanh", "relu")
 NORMS = ("layer", "rms")
 NORM_PLACEMENTS = ("post", "pre", "sandwich", "after", "parallel", "parallel_shared")
@@ -165,7 +165,8 @@ class TransformerConfig(fields.Fields):
     ATTENTION: ClassVar = Group("attention")
     layer_pattern: _Kinds  # global (all keys) or local (a window), repeated over the layers
     window: _Count  # keys visible in a local layer, including the query's own; 0: no local layers
-    query_key_norm: _QueryKeyNorm  # norm of queries and keys, per head or over all, before rotation
+    query_key_norm: _QueryKeyNorm  # norm of queries and keys, per head or over all
+    query_key_norm_after_rotation: _Flag  # after the rotation instead of before
     score_scale: _PositiveOrNone  # multiplies attention scores; None: k ** -0.5
     score_cap: _PositiveOrNone  # attention scores become cap tanh(scores / cap)
     attention_sinks: _Sinks  # layers whose self-attention has a sink, a learned score per head
@@ -212,6 +213,7 @@ class TransformerConfig(fields.Fields):
     norm_cast_before_scale: _Flag  # half precision rounds normalized values before the scale
     norm_placement: _Placement  # of x + f(x): pre norm(x), post norm(x + f(x)), after norm(f(x));
     # parallel x + f(norm(x)) + g(norm(x))
+    first_norm: _Flag  # pre: the first layer too has a norm of its self-attention's input
     residual_multiplier: _Positive  # multiplies f(x) before it is added to x
     final_norm: _Flag  # norm after the last layer of encoder and decoder
     epsilon: _Positive  # added to the variance or mean square inside the root
@@ -225,6 +227,7 @@ class TransformerConfig(fields.Fields):
     pooler_activation: _PoolerActivation  # activation of the pooler
     classes: _Count  # c, classes of a head on the pooled token; 0: no head
     masked_language_head: _Flag  # encoder-only: dense layer, activation, norm and logits
+    head_bias: _Flag  # bias of that dense layer
 
     DROPOUT: ClassVar = Group("dropout")
     dropout_rate: _Rate  # of embedded tokens, after their norm, and of every sub-layer's output
@@ -382,6 +385,10 @@ class TransformerConfig(fields.Fields):
         if self.norm_placement == "parallel_shared":
             return "self_attention_norm"
         return f"{sublayer}_norm" if self.norm_placement in ("pre", "sandwich", "parallel") else ""
+
+    def skips_norm(self, layer: int | None) -> bool:
+        """Whether the self-attention of this layer reads x itself, although others read norm(x)."""
+        return layer == 0 and self.norm_placement == "pre" and not self.first_norm
 
     def output_norm(self, sublayer: str) -> str:
         """Returns the name of the norm of a sub-layer's output; empty if it has none."""

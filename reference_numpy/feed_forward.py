@@ -15,13 +15,16 @@ __all__ = ["activation", "activation_vjp", "feed_forward", "feed_forward_vjp"]
 def activation(x: Array, name: str) -> Array:
     """Elementwise activation by name (GELU); half-precision dtypes compute in float32.
 
-    relu: `y = max(x, 0)`. gelu_erf: `y = x/2 (1 + erf(x / sqrt 2))` (Hendrycks & Gimpel 2016), with
-    its approximations gelu_tanh: `y = x/2 (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3)))`, and
-    gelu_sigmoid: `y = x sigmoid(1.702 x) = x/2 (1 + tanh(0.851 x))`. silu:
+    relu: `y = max(x, 0)`. relu_squared: `y = max(x, 0)^2` (So et al. 2021). gelu_erf:
+    `y = x/2 (1 + erf(x / sqrt 2))` (Hendrycks & Gimpel 2016), with its approximations gelu_tanh:
+    `y = x/2 (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3)))`, and gelu_sigmoid:
+    `y = x sigmoid(1.702 x) = x/2 (1 + tanh(0.851 x))`. silu:
     `y = x sigmoid(x) = x/2 (1 + tanh(x/2))` (ibid.). Raises ValueError on another name.
     """
     if name == "relu":
         return np.maximum(x, x.dtype.type(0))
+    if name == "relu_squared":
+        return np.maximum(x, x.dtype.type(0)) ** 2
     wide = arithmetic.upcast_half(x)
     number = wide.dtype.type
     if name == "gelu_erf":
@@ -40,15 +43,18 @@ def activation(x: Array, name: str) -> Array:
 def activation_vjp(x: Array, name: str, *, cotangent: Array) -> Gradients:
     """Multiplies the cotangent by the derivative; half-precision dtypes compute in float32.
 
-    relu: 1 if x > 0, otherwise 0, including at 0. gelu_erf: `Phi(x) + x phi(x)`, phi the normal
-    density. gelu_tanh: `(1 + tanh u)/2 + x/2 (1 - tanh^2 u) u'` with
-    `u = sqrt(2/pi) (x + 0.044715 x^3)`; gelu_sigmoid: with `u = 0.851 x`; silu: with `u = x/2`.
+    relu: 1 if x > 0, otherwise 0, including at 0. relu_squared: `2 max(x, 0)`. gelu_erf:
+    `Phi(x) + x phi(x)`, phi the normal density. gelu_tanh:
+    `(1 + tanh u)/2 + x/2 (1 - tanh^2 u) u'` with `u = sqrt(2/pi) (x + 0.044715 x^3)`;
+    gelu_sigmoid: with `u = 0.851 x`; silu: with `u = x/2`.
     """
     wide, g = arithmetic.upcast_half(x), arithmetic.upcast_half(cotangent)
     number = wide.dtype.type
     half = number(0.5)
     if name == "relu":
         slope = (wide > 0).astype(wide.dtype)
+    elif name == "relu_squared":
+        slope = number(2) * np.maximum(wide, number(0))
     elif name == "gelu_erf":
         density = number((2 * math.pi) ** -0.5) * arithmetic.exp(-half * wide * wide)
         slope = half * (number(1) + arithmetic.erf(wide * number(0.5**0.5))) + wide * density

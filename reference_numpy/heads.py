@@ -77,10 +77,10 @@ def classifier_vjp(
 def masked_language_head(parameters: Tree, x_bsd: Array, config: Config) -> Array:
     """`logits = norm(activation(x W + b)) W_v + b_v`, `b s v`: scores of every position's token.
 
-    parameters: hidden.kernel `d r`, hidden.bias `r`; norm; logits.kernel `d v` (tied: the
-    transposed source table); logits.bias `v` if output_bias. config: activation, norm, logit scale
-    and cap. Raises ValueError if x is not `b s d`. Source: Devlin et al. 2019, appendix A.2, and
-    published code.
+    parameters: hidden.kernel `d r`, hidden.bias `r` if head_bias; norm; logits.kernel `d v` (tied:
+    the transposed source table); logits.bias `v` if output_bias. config: activation, norm, logit
+    scale and cap. Raises ValueError if x is not `b s d`. Source: Devlin et al. 2019, appendix A.2,
+    and published code.
     """
     checks.check_features("x", x_bsd.shape, parameters["hidden"]["kernel"].shape[0])
     hidden_bsr = arithmetic.affine("bsd,dr->bsr", x_bsd, parameters["hidden"])

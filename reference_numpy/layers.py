@@ -153,7 +153,7 @@ def decoder_layer_vjp(
 
 def residual_in(parameters: Tree, config: Config, name: str, x_btd: Array) -> Array:
     """The input of a sub-layer: `norm(x)` (pre, sandwich, parallel), otherwise x."""
-    if not (of_input := config.input_norm(name)):
+    if not (of_input := _input_norm(parameters, config, name)):
         return x_btd
     return normalization.norm(parameters[of_input], config, x_btd)
 
@@ -162,7 +162,7 @@ def residual_in_vjp(
     parameters: Tree, config: Config, name: str, x_btd: Array, *, cotangent: Array
 ) -> Gradients:
     """Returns norms, the gradients of this norm by name, and x_btd."""
-    if not (of_input := config.input_norm(name)):
+    if not (of_input := _input_norm(parameters, config, name)):
         return {"norms": {}, "x_btd": cotangent}
     return _norm_vjp(parameters, config, of_input, x_btd, cotangent)
 
@@ -204,6 +204,11 @@ def residual_out_vjp(
         return found | {"y_btd": g_btd}
     inner = _norm_vjp(parameters, config, of_output, y_btd, g_btd)
     return found | {"norms": inner["norms"], "y_btd": inner["x_btd"]}
+
+
+def _input_norm(parameters: Tree, config: Config, name: str) -> str:
+    of_input = config.input_norm(name)
+    return of_input if of_input in parameters else ""  # the first layer may have none
 
 
 def _norm_vjp(

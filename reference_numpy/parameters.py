@@ -229,8 +229,9 @@ def _sublayer(config: Config, part: str, layer: int = 0) -> Names:
         names = axes(config, "mixture_of_experts" if mixed else "feed_forward")
     else:
         names = _multi_head_attention(config, layer if part == "self_attention" else None)
-    norm = config.input_norm(part) or f"{part}_norm"
-    names = _within(part, names) | _part(config, norm, "layer_norm")
+    names = _within(part, names)
+    if part != "self_attention" or not config.skips_norm(layer):
+        names |= _part(config, config.input_norm(part) or f"{part}_norm", "layer_norm")
     if config.norm_placement == "sandwich":
         names |= _part(config, f"{part}_output_norm", "layer_norm")
     return names
@@ -281,7 +282,7 @@ def _transformer(config: Config) -> Names:
 
 
 def _masked_language_head(config: Config) -> Names:
-    hidden = {"hidden.kernel": "d r", "hidden.bias": "r"}
+    hidden = _biased(config.head_bias, {"hidden.kernel": "d r", "hidden.bias": "r"})
     return hidden | _part(config, "norm", "layer_norm") | _part(config, "logits")
 
 

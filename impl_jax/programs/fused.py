@@ -42,6 +42,7 @@ class FusedAttention(MultiHeadAttention):
         self.weights_dropout, self.scores = attention.weights_dropout, attention.scores
         self.sink = attention.sink
         self.width, self.rotary_layout = attention.width, attention.rotary_layout
+        self.norm_after_rotation = attention.norm_after_rotation
 
     def queries(self, query_btd: jax.Array, rotation: Rotation | None = None) -> jax.Array:
         (query_bthk,) = self.query.separate(query_btd)

@@ -23,6 +23,9 @@ CONFIGS = {
         **STILL, **LEARNED, embedding_norm=True, segments=2, encoder_layers=2, decoder_layers=2
     ),
     "pre-sinusoidal-from-the-row": CONFIG.replace(**STILL, position_start="row", norm_placement="pre", tie_logits=False, padding_id=3),
+    "pre-windows-on-both-sides-without-the-first-norm": CONFIG.replace(
+        **STILL, norm_placement="pre", first_norm=False, layer_pattern=("global", "local"), window=2, encoder_layers=2, decoder_layers=2
+    ),
     "decoder-only-parallel": CONFIG.replace(**STILL, encoder_layers=0, share_embeddings=False, norm_placement="parallel_shared"),
     "decoder-only": CONFIG.replace(**STILL, encoder_layers=0, share_embeddings=False),
 }

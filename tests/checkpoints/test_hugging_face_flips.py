@@ -39,7 +39,7 @@ OTHERS: dict[str, dict[str, Any]] = {
     "qwen2_moe": {"mlp_only_layers": [1], "shared_expert_intermediate_size": 5}, "qwen3_moe": {"decoder_sparse_step": 2},
     "granitemoeshared": {"shared_intermediate_size": 5}, "gpt_oss": {"sliding_window": 3, "swiglu_limit": 0.7},
     "glm4_moe": {"n_group": 2, "topk_group": 2, "head_dim": 12},
-    "gpt_neox": {"hidden_size": 96}, "phi": {"head_dim": 12}, "cohere2": {"sliding_window": 3},
+    "gpt_neox": {"hidden_size": 96}, "phi": {"head_dim": 12}, "nemotron": {"head_dim": 12}, "cohere2": {"sliding_window": 3},
     "gptj": {"rotary_dim": 4, "max_position_embeddings": 9}, "codegen": {"rotary_dim": 4, "max_position_embeddings": 9},
 }  # fmt: skip
 LLAMA3 = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 0.5, "high_freq_factor": 4.0, "original_max_position_embeddings": 32}
@@ -125,7 +125,7 @@ REFUSED_OF: dict[str, dict[str, Any]] = {
     "gpt2": {"embd_pdrop": (0.5,), "scale_attn_by_inverse_layer_idx": (True,),
              "scale_attn_weights": (False,)},
     "stablelm": {name: FLIPPED[name] for name in ("qk_layernorm", "hidden_dropout")},
-    "phi": {"qk_layernorm": (True,), "embd_pdrop": (0.5,)}, "cohere": {"use_qk_norm": (True,)},
+    "phi": {"embd_pdrop": (0.5,)}, "cohere": {"use_qk_norm": (True,)},
     **{family: {"embd_pdrop": (0.5,)} for family in ("gptj", "codegen")},
     "opt": {name: FLIPPED[name] for name in ("word_embed_proj_dim", "layer_norm_elementwise_affine", "layerdrop")},
     "starcoder2": {"residual_dropout": (0.5,), "embedding_dropout": (1.0,)},

@@ -7,9 +7,10 @@ import numpy as np
 import pytest
 from backends import FOUR
 from checkpoint_models import assert_same_bits
-from decoder_folders import FIRST, KINDS
+from decoder_folders import FIRST, KINDS, all_in_float64
 from decoder_folders import drawn as drawn_decoder
-from hugging_face_folders import ENCODERS, assert_close, drawn, loaded, ours, saved, sides_of, theirs
+from decoder_folders import loaded as loaded_in_float64
+from hugging_face_folders import ENCODERS, ROTARY, assert_close, drawn, loaded, ours, saved, sides_of, theirs
 from hugging_face_folders import tokens_of as tokens
 from kinds import conformance
 
@@ -21,6 +22,7 @@ torch = pytest.importorskip("torch")
 
 DRAWN = [(family, seed) for family in (*ENCODERS, "gpt2") for seed in range(12)]
 SAMPLE = [("bert", 0), ("bert", 1), ("bert", 2), ("roberta", 0), ("roberta", 1), ("distilbert", 4), ("gpt2", 0), ("gpt2", 1)]
+SAMPLE += [(family, seed) for family in ROTARY for seed in (0, 1)]
 
 
 @pytest.mark.parametrize("models", [SAMPLE, conformance(DRAWN)], ids=["some", "all"])
@@ -30,11 +32,30 @@ def test_a_folder_gives_the_librarys_own_numbers(tmp_path: Path, models: list[tu
         model = drawn(family, seed)
         folder = saved(model, tmp_path / f"{family}{seed}")
         assert bool(list(folder.glob("*.index.json"))) == bool(model.options)
-        checkpoint, library = checkpoints.load(folder), loaded(folder, model.kind)
+        checkpoint = checkpoints.load(folder)
+        library = (loaded_in_float64 if family in ROTARY else loaded)(folder, model.kind)
         assert {str(array.dtype) for array in checkpoint.parameters.values()} == {model.dtype}
         for side in sides_of(checkpoint.config):
             given = tokens(checkpoint.config, side)
-            assert_close(ours(checkpoint, model.kind, given, backend), theirs(library, given), given["mask"])
+            with all_in_float64():
+                wanted = theirs(library, given)
+            assert_close(ours(checkpoint, model.kind, given, backend), wanted, given["mask"])
+
+
+@pytest.mark.parametrize("family", ROTARY)
+def test_an_encoder_with_rotary_positions_reads_a_long_text(tmp_path: Path, family: str) -> None:
+    """700 tokens; windows and bases differ between layers."""
+    model = drawn(family, 4)._replace(dtype="float64")
+    folder = saved(model, tmp_path / "a")
+    token_bt = np.random.default_rng(0).integers(1, model.settings["vocab_size"], (1, 700))
+    given = {"ids": token_bt, "mask": np.arange(700)[None] >= 9}
+    checkpoint = checkpoints.load(folder)
+    if checkpoint.config.segments:
+        given["segments"] = token_bt % checkpoint.config.segments
+    library = loaded_in_float64(folder, model.kind)
+    with all_in_float64():
+        wanted = theirs(library, given)
+    assert_close(ours(checkpoint, model.kind, given), wanted, given["mask"], bound=1e-11)
 
 
 OF_DECODERS = [[(family, seed) for seed in range(2)] for family in KINDS]

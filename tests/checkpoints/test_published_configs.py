@@ -68,6 +68,7 @@ PUBLISHED: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
     ("phi", {"hidden_size": 2560, "partial_rotary_factor": 0.4, "rope_theta": 9000.0, "qk_layernorm": False}, {
         "rotary_base": 9000, "rotary_fraction": 0.4,
     }),
+    ("phi", {"qk_layernorm": True}, {"query_key_norm": "head"}),
     ("cohere", {"use_qk_norm": False, "logit_scale": 0.0625, "rope_theta": 8000000.0}, {"logit_scale": 0.0625, "rotary_base": 8e6}),
     ("cohere2", {"sliding_window_pattern": 4, "num_hidden_layers": 8, "rope_theta": 50000}, {
         "rotary_pattern": (True, True, True, False), "window": 4096,
@@ -75,6 +76,15 @@ PUBLISHED: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
     ("gptj", {"rotary": True, "rotary_dim": 64, "n_inner": None, "summary_type": "cls_index", "scale_attn_weights": True}, {
         "rotary_fraction": 0.25, "feed_forward_width": 16384,
     }),
+    ("arcee", {"head_dim": 128, "hidden_act": "relu2", "num_key_value_heads": 4, "rope_theta": 10000.0}, {
+        "activation": "relu_squared", "gated_feed_forward": False, "key_size": 128,
+    }),
+    ("nemotron", {"hidden_size": 3072, "num_attention_heads": 24, "partial_rotary_factor": 0.5, "rope_theta": 9000.0}, {
+        "activation": "relu_squared", "norm_one_plus_scale": True, "norm_offset": True, "rotary_fraction": 0.5, "rotary_base": 9000.0,
+    }),
+    ("hunyuan_v1_dense", {"head_dim": 128, "eod_token_id": 120020, "pretraining_tp": 1, "rope_theta": 10000.0, "rope_scaling": {
+        "alpha": 1000.0, "beta_fast": 32, "beta_slow": 1, "factor": 1.0, "mscale": 1.0, "mscale_all_dim": 0.0, "type": "dynamic",
+    }}, {"query_key_norm_after_rotation": True, "rotary_base": 10000.0 * 1000.0 ** (128 / 126)}),
     ("codegen", {"n_ctx": 2048, "n_head": 32, "rotary_dim": 32}, {"rotary_fraction": 0.25}),
     ("opt", {"activation_dropout": 0.0, "prefix": "</s>"}, {"position_offset": 2, "final_norm": True}),
     ("xlm-roberta", {
@@ -117,6 +127,13 @@ PUBLISHED: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
         "use_qk_norm": True,
     }, {"expert_pattern": (False,) * 3 + (True,) * 89, "shared_width": 1408, "query_key_norm": "head", "rotary_fraction": 0.5}),
     ("distilbert", {"sinusoidal_pos_embds": False, "tie_weights_": True}, {"position_start": "row"}),
+    ("modernbert", {
+        "classifier_pooling": "mean", "global_attn_every_n_layers": 3, "global_rope_theta": 160000.0, "layer_norm_eps": 1e-05,
+        "local_attention": 128, "local_rope_theta": 10000.0, "num_hidden_layers": 22, "position_embedding_type": "absolute",
+    }, {"layer_pattern": ("global", "local", "local"), "window": 65, "local_rotary_base": 10000.0, "first_norm": False}),
+    ("nomic_bert", {"rope_parameters": {"rope_theta": 1000.0, "rope_type": "default"}, "tie_word_embeddings": True}, {
+        "gated_feed_forward": True, "rotary_base": 1000.0, "activation": "silu", "segments": 2,
+    }),
     ("marian", _FAIRSEQ | {
         "activation_function": "swish", "bad_words_ids": [[58100]], "d_model": 512, "decoder_attention_heads": 8, "decoder_ffn_dim": 2048,
         "decoder_layers": 6, "decoder_vocab_size": 58101, "encoder_attention_heads": 8, "encoder_ffn_dim": 2048, "encoder_layers": 6,
@@ -145,8 +162,9 @@ PUBLISHED: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
 REFUSED = [
     ("roberta", {"pad_token_id": None}), ("roberta", {"max_position_embeddings": 2}), ("roberta", {"hidden_act": "relu"}),
     ("gpt_neo", {"attention_types": [[["global"], 10**12]]}),
-    ("cohere", {"use_qk_norm": True}), ("phi", {"qk_layernorm": True}), ("gptj", {"rotary_dim": None}), ("codegen", {"n_head": 2}),
-    ("gpt_neox", {"use_parallel_residual": "yes"}),
+    ("cohere", {"use_qk_norm": True}), ("phi", {"qk_layernorm": True, "head_dim": 40}), ("gptj", {"rotary_dim": None}),
+    ("codegen", {"n_head": 2}), ("gpt_neox", {"use_parallel_residual": "yes"}), ("modernbert", {"local_attention": -1}),
+    ("modernbert", {"global_attn_every_n_layers": 0}), ("modernbert", {"hidden_activation": "relu"}),
 ]  # fmt: skip
 
 

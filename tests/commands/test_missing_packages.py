@@ -32,6 +32,7 @@ HIDDEN = {
     "compare folder@numpy model.onnx": (("onnx",), "onnx"),
     "compare torch tf --component softmax": (TF, "tf-cpu"),
     "compare transformers:folder folder": (("transformers",), ""),
+    "oracle gpt2": (("transformers",), "inference"),
     "compare keras-hub:folder folder": (("keras_hub",), ""),
     "diagnose torch --json out": (TORCH, "torch"),
     "diagnose model.onnx --checkpoint folder": (("onnx",), "onnx"),

@@ -8,6 +8,7 @@ from kinds import conformance
 from published_pairs import MODELS
 
 from reference_numpy import softmax
+from reference_numpy.config import ACTIVATIONS
 from reference_numpy.feed_forward import activation
 from rosettaformer.comparison import comparing
 from rosettaformer.comparison.engine import sides
@@ -64,8 +65,8 @@ def test_an_order_of_heads_is_told_from_an_order_of_axes(order: np.ndarray, said
 
 
 FUNCTIONS: dict[str, Any] = {
-    **{name: lambda x, name=name: activation(x, name) for name in ("relu", "gelu_erf", "gelu_tanh", "gelu_sigmoid", "silu")},
-    "tanh": np.tanh, "sigmoid": lambda x: 1 / (1 + np.exp(-x)), "unchanged": lambda x: x, "^2": lambda x: np.maximum(x, 0) ** 2,
+    **{name: lambda x, name=name: activation(x, name) for name in ACTIVATIONS},
+    "tanh": np.tanh, "sigmoid": lambda x: 1 / (1 + np.exp(-x)), "unchanged": lambda x: x,
 }  # fmt: skip
 
 

@@ -245,9 +245,10 @@ BY_HAND, MODULE = "an explicit derivative needs it", "a module in the ports"
 KERAS = "a property of Keras has the name"
 # page -> the steps without a twin, and why
 ALONE_IN: dict[str, dict[str, str]] = {
-    "attention": {"projection": MODULE, "rotated": "`rotary.rotated` in the ports", "rows": "`reshape` in the ports", "weights": KERAS},
+    "attention": {"projection": MODULE, "rotated": "`rotary.rotated` in the ports", "rows": "`reshape` in the ports", "weights": KERAS,
+                  "placed": "`query_key_norm` in the ports"},
     "layers": {"residual_in": MODULE, "residual_out": MODULE, "self_attention": MODULE, "cross_attention": MODULE, "network": MODULE,
-               "pairs": BY_HAND},
+               "input_norm": MODULE, "pairs": BY_HAND},
     "stacks": {"final_norm": MODULE, "attending": "a constructor decides it in the ports", "of_layer": "`dropout.part` in the ports",
                "layers": "tf.train.Checkpoint finds no layers in a list"},
     "transformer": {"encoder_output": "on the page of encoder-only models in the ports", "sides": "`check_ids` in the ports",

@@ -71,7 +71,7 @@ def mixture(seed: int) -> TransformerConfig:
 
     flags = ("embedding_norm", "gated_feed_forward", "norm_offset", "norm_one_plus_scale", "norm_cast_before_scale", "final_norm",
              "scale_embedding", "round_embedding_scale", "tie_logits", "query_key_value_bias", "attention_output_bias", "feed_forward_bias",
-             "output_bias")  # fmt: skip
+             "output_bias", "query_key_norm_after_rotation")  # fmt: skip
     scalings = [RotaryScaling(kind=kind, **SCALINGS[kind]) for kind in SCALINGS] + [RotaryScaling()]
     encoders = one(0, 2)
     placements = [placement for placement in NORM_PLACEMENTS if not encoders or placement not in PARALLEL]

@@ -6,7 +6,9 @@ from transformers.masking_utils import eager_mask
 
 __all__ = ["ACTIVATIONS", "ZEROS", "sizes"]
 
-ACTIVATIONS = {"relu": "relu", "gelu_erf": "gelu", "gelu_tanh": "gelu_new", "gelu_sigmoid": "quick_gelu", "silu": "silu"}
+ACTIVATIONS = {
+    "relu": "relu", "relu_squared": "relu2", "gelu_erf": "gelu", "gelu_tanh": "gelu_new", "gelu_sigmoid": "quick_gelu", "silu": "silu",
+}  # fmt: skip
 ZEROS = "zeros"
 sizes = {"model_width": 12, "heads": 3, "key_value_heads": 3, "key_size": 4, "value_size": 4}
 

@@ -210,6 +210,18 @@ def test_QKNORM_norms_each_head_or_all_before_the_rotation(kind: str) -> None:
     assert part["key_norm"]["scale"].shape == ((4,) if kind == "head" else (2, 4))
 
 
+def test_QKNORM_norms_after_the_rotation_if_the_config_says_so() -> None:
+    config = LLAMA.replace(query_key_norm="head", query_key_norm_after_rotation=True)
+    part, x = parameters.nest(draw_parameters(config, 2, "multi_head_attention")), np.random.default_rng(10).normal(size=(2, 3, 6))
+    _, key, *_ = attention.project(part, config, x, x, stacks.rotation(config, 0, x, np.arange(3)[None] + 5))
+    turned = rotary.rotary_embedding(np.einsum("btd,dgk->btgk", x, part["key"]["kernel"]), np.arange(3)[None] + 5, config)
+    normed = turned / np.sqrt((turned**2).mean(axis=3, keepdims=True) + config.epsilon) * part["key_norm"]["scale"]
+    assert_allclose(key, normed, rtol=1e-12)
+    gradients = attention.multi_head_attention_vjp(part, config, x, x, cotangent=np.ones_like(x))
+    before = attention.multi_head_attention_vjp(part, config.replace(query_key_norm_after_rotation=False), x, x, cotangent=np.ones_like(x))
+    assert_array_equal(gradients["query_btd"], before["query_btd"])  # without a rotation there is no order
+
+
 def test_NORM_rms_keeps_the_mean_and_scales_before_or_after_the_cast() -> None:
     x, part = np.array([[[3.0, 4.0, 0.0, 0.0]]]), {"scale": np.array([1.0, 2.0, 1.0, 1.0])}
     assert_allclose(normalization.rms_norm(part, x, 1e-12), [[[1.2, 3.2, 0, 0]]], rtol=1e-11)

@@ -7,7 +7,7 @@ import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 from strategies import tree
 
-from reference_numpy import encoder_only, feed_forward, heads, inputs, normalization, parameters, preset, sites, stacks, transformer
+from reference_numpy import encoder_only, feed_forward, heads, inputs, layers, normalization, parameters, preset, sites, stacks, transformer
 from reference_numpy.mask import padding_mask
 from reference_numpy.positional_encoding import position_embedding, token_positions
 from reference_numpy.values import Text
@@ -66,6 +66,7 @@ def test_GELU_has_a_name_for_each_of_its_forms() -> None:
         "gelu_erf": [v / 2 * (1 + math.erf(v / math.sqrt(2))) for v in x],
         "gelu_tanh": [v / 2 * (1 + math.tanh(math.sqrt(2 / math.pi) * (v + 0.044715 * v**3))) for v in x],
         "gelu_sigmoid": [v / (1 + math.exp(-1.702 * v)) for v in x],
+        "relu_squared": [0.0, 0.0, 0.0, 0.7 * 0.7, 4.0],
     }
     for name, values in expected.items():
         assert_allclose(feed_forward.activation(x, name), values, rtol=1e-13, atol=1e-16)
@@ -83,6 +84,20 @@ def test_ALONE_a_stack_has_nothing_of_the_other() -> None:
     assert {name.partition(".")[0] for name in names} == {"target_embedding", "target_position_embedding", "decoder"}
     assert not [name for name in [*names, *sites.shapes(GPT2, 1, 0, 4)] if "cross" in name]
     assert parameters.ties(GPT2.replace(share_embeddings=True)) == {"logits.kernel": "target_embedding.table"}
+
+
+def test_RESIDUAL_the_first_layer_may_read_its_input_without_a_norm() -> None:
+    config = BERT.replace(norm_placement="pre", first_norm=False, encoder_layers=2, classes=0, pooler=False)
+    part = tree(config, 6)["encoder"]["layers"]
+    assert "self_attention_norm" not in part["0"] and "self_attention_norm" in part["1"]
+    x = np.random.default_rng(0).standard_normal((1, 5, 6))
+    normed = {"self_attention_norm": {"scale": np.ones(6), "offset": np.zeros(6)}}
+    found = layers.encoder_layer(part["0"], config, x)
+    read = x + layers.self_attention(part["0"], config, x)
+    normalised = normalization.layer_norm(part["0"]["feed_forward_norm"], read, config.epsilon)
+    assert_allclose(found, read + layers.network(part["0"], config, normalised), rtol=1e-13)
+    assert np.abs(found - layers.encoder_layer(part["0"] | normed, config, x)).max() > 1e-2
+    assert parameters.axes(config.replace(norm_placement="post")) == parameters.axes(config.replace(norm_placement="post", first_norm=True))
 
 
 def test_HEADS_the_pooler_takes_the_first_token_though_it_is_padding_and_classes_a_dense_layer_after_dropout() -> None:

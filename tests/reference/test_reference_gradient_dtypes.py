@@ -151,10 +151,12 @@ def test_no_gradient_of_large_logits_is_nan_and_those_under_the_mask_may_be_anyt
 @every_dtype
 @pytest.mark.parametrize("activation", ACTIVATIONS)
 def test_gradients_of_activations_at_the_ends_of_the_range(activation: str, dtype: Any) -> None:
-    x = np.array([-6e4, -1e3, -0.0, 0, 1e3, 6e4], dtype)
+    squared = activation == "relu_squared"
+    x = np.array([-6e4, -1e3, -0.0, 0, 1e3, 3e4 if squared else 6e4], dtype)
     slope = feed_forward.activation_vjp(x, activation, cotangent=np.ones(6, dtype))["x"]
-    at_zero = 0 if activation == "relu" else 0.5
-    assert_array_equal(slope.astype(float), [0, 0, at_zero, at_zero, 1, 1])
+    at_zero = 0 if activation.startswith("relu") else 0.5
+    ends = 2 * x[-2:].astype(float) if squared else (1, 1)
+    assert_array_equal(slope.astype(float), [0, 0, at_zero, at_zero, *ends])
 
 
 @every_dtype

@@ -33,6 +33,7 @@ KINDS = {
     "granite": "Granite", "mixtral": "Mixtral", "qwen2_moe": "Qwen2Moe", "qwen3_moe": "Qwen3Moe", "olmoe": "Olmoe",
     "granitemoe": "GraniteMoe", "granitemoeshared": "GraniteMoeShared", "gpt_oss": "GptOss", "glm4_moe": "Glm4Moe",
     "gpt_neox": "GPTNeoX", "phi": "Phi", "cohere": "Cohere", "cohere2": "Cohere2", "gptj": "GPTJ", "codegen": "CodeGen",
+    "arcee": "Arcee", "nemotron": "Nemotron", "hunyuan_v1_dense": "HunYuanDenseV1",
 }  # fmt: skip
 FIRST = tuple(KINDS)[:5]  # families with the most tests
 BASES = {family: f"{name}Model" for family, name in KINDS.items()} | {"gemma3_text": "Gemma3TextModel"}
@@ -41,7 +42,7 @@ BY_LAYER_TYPE = ("gemma3_text", "olmo3")  # rope_parameters per layer type
 MIXTURES = [family for family in KINDS if "experts" in FAMILIES[family].entry_names()]
 FLAGS = (
     "attention_bias", "attention_out_bias", "use_qkv_bias", "use_bias", "enable_bias", "mlp_bias", "qkv_bias", "norm_topk_prob",
-    "use_qk_norm", "use_parallel_residual",
+    "use_qk_norm", "use_parallel_residual", "qk_layernorm",
 )  # fmt: skip
 REWRITTEN = {
     "in_float64": {r"torch\.float32": "torch.float64", r"\.float\(\)": ".double()", r"dtype=torch\.float\b": "dtype=torch.float64"},
@@ -147,7 +148,7 @@ def entries_by_field(family: str) -> dict[str, str]:
 
 def _partial(family: str) -> bool:
     """Whether the family supports partial rotation of heads."""
-    return family in ("phi3", "glm", "glm4", "stablelm", "glm4_moe", "gpt_neox", "phi")
+    return family in ("phi3", "glm", "glm4", "stablelm", "glm4_moe", "gpt_neox", "phi", "nemotron")
 
 
 def free_heads(family: str) -> bool:
@@ -174,6 +175,7 @@ def drawn(family: str, seed: int) -> Drawn:
     settings: dict[str, Any] = {entries[field]: value for field, value in by_field.items() if field in entries}
     settings |= {"pad_token_id": None, "bos_token_id": 1, "eos_token_id": 2}
     acts = ["gelu_pytorch_tanh", "gelu"] if family in (*GEMMAS, "starcoder2") else ["silu", "relu", "gelu"]
+    acts = ["relu2", *acts] if family in ("arcee", "nemotron") else acts
     if "activation" in entries:
         settings[entries["activation"]] = acts[seed % len(acts)] if "rotary_base" in entries else ["relu", "gelu", "gelu_new"][seed % 3]
     ropes = ("default", "longrope") if family == "phi3" else ("default", "llama3", "yarn", "dynamic", "linear", "longrope")
@@ -211,6 +213,8 @@ def drawn(family: str, seed: int) -> Drawn:
         settings["rope_parameters"] = rope(kind, rng, int(size * share)) | {"partial_rotary_factor": share}
     if family == "phi3":
         settings |= {"head_dim": size, "hidden_size": heads * size, "original_max_position_embeddings": 5 + 4 * (seed % 3 == 2)}
+    if settings.get("qk_layernorm"):
+        settings["hidden_size"] = heads * size
     if "rotary_dim" in entries.values():
         settings["rotary_dim"] = size - 2 * (seed % 2)
     if "logit_scale" in entries.values():

@@ -20,11 +20,17 @@ _SMALL = {
 _GROUPED = _SMALL | {"key_value_heads": 1, "decoder_layers": 2}
 _EXPERTS = {"experts": 5, "experts_per_token": 2, "expert_width": 6}
 _CLIPPED = {"activation": "gelu_sigmoid", "gate_limit": 0.5, "hidden_offset": 1.0, "feed_forward_bias": True, "attention_sinks": "all"}
+_MODERN = {
+    "positions": "rotary", "max_positions": 0, "segments": 2, "norm_placement": "pre", "first_norm": False, "final_norm": True,
+    "norm_offset": False, "gated_feed_forward": True, "layer_pattern": ("global", "local"), "window": 2, "head_bias": False,
+    "activation": "gelu_tanh", "epsilon": 1e-3,
+}  # fmt: skip
 _SCALED = {"kind": "longrope", "original_length": 6, "short_factors": (1.0, 1.3), "long_factors": (2.0, 5.0), "attention_factor": 1.1}
 MODELS: Mapping[str, TransformerConfig] = MappingProxyType(
     {
         "paper": preset("paper_base", **_SMALL, encoder_layers=1, decoder_layers=2),
         "bert": preset("bert_base", **_SMALL, encoder_layers=2, max_positions=32, classes=3),
+        "modernbert": preset("bert_base", **_SMALL, **_MODERN, encoder_layers=3, classes=3),
         "gpt2": preset("gpt2_small", **_SMALL, decoder_layers=2, max_positions=32),
         "llama": preset("llama31_8b", **_GROUPED),
         "gemma3": preset("gemma3_1b", **_GROUPED, window=3, layer_pattern=("local", "global")),

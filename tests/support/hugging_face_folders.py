@@ -17,7 +17,11 @@ ACTIVATIONS = (
     "gelu", "gelu_new", "gelu_pytorch_tanh", "gelu_fast", "gelu_python", "gelu_accurate", "gelu_python_tanh", "quick_gelu", "relu",
 )  # fmt: skip
 # model_type -> prefix of its class names
-ENCODERS = {"bert": "Bert", "roberta": "Roberta", "xlm-roberta": "XLMRoberta", "camembert": "Camembert", "distilbert": "DistilBert"}
+ENCODERS = {
+    "bert": "Bert", "roberta": "Roberta", "xlm-roberta": "XLMRoberta", "camembert": "Camembert", "distilbert": "DistilBert",
+    "nomic_bert": "NomicBert", "modernbert": "ModernBert",
+}  # fmt: skip
+ROTARY = ("nomic_bert", "modernbert")  # computed by the library in float32 in part
 GPT2_CLASSES = ("GPT2LMHeadModel", "GPT2Model")
 # suffix of a class name -> the component that computes the class's first output
 COMPONENTS = {
@@ -46,7 +50,8 @@ def drawn(family: str, seed: int) -> Drawn:
     width = heads * size
     if family in ENCODERS:
         classes = [f"{ENCODERS[family]}{end}" for end in ("ForMaskedLM", "ForSequenceClassification", "Model")]
-        kind = [name for name in classes if _supported(family, name)][seed % 3]
+        supported = [name for name in classes if _supported(family, name)]
+        kind = supported[seed % len(supported)]
         settings = {
             "vocab_size": vocabulary, "hidden_size": width, "num_hidden_layers": layers, "num_attention_heads": heads,
             "intermediate_size": int(rng.integers(1, 30)), "hidden_act": activation, "max_position_embeddings": positions,
@@ -64,6 +69,11 @@ def drawn(family: str, seed: int) -> Drawn:
                 "attention_dropout": rates[1], "seq_classif_dropout": rates[2], "num_labels": 1 + seed % 5,
                 "pad_token_id": seed % 2 or None,
             }  # fmt: skip
+        if family in ROTARY:
+            settings |= _rotary(family, seed, heads, size, rates)
+        if family == "modernbert":
+            renamed = ("hidden_act", "hidden_dropout_prob", "attention_probs_dropout_prob", "layer_norm_eps", "type_vocab_size")
+            settings = {name: value for name, value in settings.items() if name not in renamed}
     else:
         kind = GPT2_CLASSES[seed % 4 == 3]
         settings = {
@@ -74,6 +84,27 @@ def drawn(family: str, seed: int) -> Drawn:
         }  # fmt: skip
     dtype = ("float64", "float32", "bfloat16", "float16")[seed % 4]
     return Drawn(kind, settings, dtype, {"max_shard_size": "2KB"} if seed % 4 == 1 else {})
+
+
+def _rotary(family: str, seed: int, heads: int, size: int, rates: list[float]) -> dict[str, Any]:
+    """Draws what encoders with rotary positions have apart from BERT."""
+    base = [50.0, 1000.0, 10000.0][seed % 3]
+    theirs = {"hidden_act": ("silu", *ACTIVATIONS)[seed % 10], "hidden_size": 2 * heads * size, "pad_token_id": 0}
+    if family == "nomic_bert":
+        return theirs | {"head_dim": 2 * size + 2 if seed % 2 else None, "rope_parameters": {"rope_type": "default", "rope_theta": base}}
+    activation = theirs["hidden_act"]
+    linear = {"rope_type": "linear", "factor": 2.5} if seed % 4 == 3 else {"rope_type": "default"}
+    bits = {
+        name: bool((seed * 5 + 3) >> bit & 1)
+        for bit, name in enumerate(("norm_bias", "attention_bias", "mlp_bias", "classifier_bias", "decoder_bias"))
+    }
+    rope = {"full_attention": {**linear, "rope_theta": base}, "sliding_attention": {"rope_type": "default", "rope_theta": 2 * base}}
+    return theirs | bits | {
+        "hidden_activation": activation, "classifier_activation": activation, "norm_eps": [1e-5, 1e-3][seed % 2],
+        "local_attention": 1 + seed % 6, "rope_parameters": rope, "num_hidden_layers": 2 + seed % 3, "embedding_dropout": rates[0],
+        "attention_dropout": rates[1], "mlp_dropout": rates[2], "classifier_dropout": 0.0, "bos_token_id": 1, "eos_token_id": 2,
+        "cls_token_id": 1, "sep_token_id": 2, "global_attn_every_n_layers": 1 + seed % 4,
+    }  # fmt: skip
 
 
 def _supported(family: str, kind: str) -> bool:

@@ -102,6 +102,7 @@ def configs(draw: st.DrawFn, **fixed: Any) -> TransformerConfig:
         "sinusoid_layout": draw(st.sampled_from(SINUSOID_LAYOUTS)),
         "norm": draw(st.sampled_from(NORMS)),
         "query_key_norm": draw(st.sampled_from(QUERY_KEY_NORMS)),
+        "query_key_norm_after_rotation": draw(st.booleans()),
         "score_scale": draw(st.sampled_from((None, 0.3))),
         "score_cap": draw(st.sampled_from((None, 1.5))),
         "logit_scale": draw(st.sampled_from((1.0, 0.3))),

@@ -181,8 +181,8 @@ def _feed_forward(given: Mapping[str, np.ndarray]) -> Iterator[tuple[Reading, np
     for path in [*given][::-1]:
         x = given[path].astype(np.float64)
         active = {f"{name}({names[path]})": feed_forward.activation(x, name) for name in ACTIVATIONS}
-        active |= {f"relu({names[path]})^2": np.maximum(x, 0) ** 2, f"tanh({names[path]})": np.tanh(x)}
-        active |= {f"sigmoid({names[path]})": 0.5 + 0.5 * np.tanh(0.5 * x), f"{names[path]} unchanged": x}
+        active |= {f"tanh({names[path]})": np.tanh(x), f"sigmoid({names[path]})": 0.5 + 0.5 * np.tanh(0.5 * x)}
+        active |= {f"{names[path]} unchanged": x}
         for what, array in active.items():
             yield {"what": what}, array
             for other in given:

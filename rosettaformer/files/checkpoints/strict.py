@@ -90,7 +90,7 @@ _FIELDS = {
     "f": "feed_forward_width", "x": "experts", "m": "expert_width", "w": "shared_width", "c": "classes",
 }  # fmt: skip
 
-# config fields that show in the presence of a tensor, by the end of its name
+# config fields that show in the presence of a tensor of a stack, by the end of its name
 _SHOWN = {
     "query_key_value_bias": "attention.query.bias", "attention_output_bias": "attention.output.bias", "feed_forward_bias": ".hidden.bias",
     "gated_feed_forward": ".gate.kernel", "norm_offset": "_norm.offset", "final_norm": "final_norm.scale",
@@ -101,7 +101,8 @@ def contradictions(config: TransformerConfig, tensors: Mapping[str, np.ndarray])
     """Returns the config that the tensors imply, and one line for each field that differs."""
     shown, believed = _layers(config, tensors), config
     if _numbers(tensors, "encoder") or _numbers(tensors, "decoder"):
-        shown |= {field: any(name.endswith(end) for name in tensors) for field, end in _SHOWN.items()}
+        stacks = [name for name in tensors if name.startswith(("encoder.", "decoder."))]
+        shown |= {field: any(name.endswith(end) for name in stacks) for field, end in _SHOWN.items()}
     with contextlib.suppress(ValueError):  # tensors that imply no valid config are reported singly
         believed = config.replace(**shown | {"encoder_layers": shown["encoder_layers"] or min(1, config.encoder_layers)})
         sizes = _sizes(believed, tensors)

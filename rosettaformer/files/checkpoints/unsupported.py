@@ -21,12 +21,10 @@ _FAMILIES: Mapping[str, str] = {
     "relative position biases": """
         longt5 mpnet mt5 pop2piano switch_transformers t5 t5gemma udop umt5""",
     "disentangled attention": "deberta deberta-v2",
-    "a squared ReLU": "arcee nemotron persimmon",
     "norms without a scale": "olmo",
-    "query and key norms after RoPE": "hunyuan_v1_dense",
     "embeddings narrower or wider than the model": "albert",
     "weights shared across layers": "albert",
-    "two-sided attention windows": "modernbert longformer led big_bird bigbird_pegasus",
+    "windows with global tokens, or random blocks": "longformer led big_bird bigbird_pegasus",
     "convolutions": "speech_to_text squeezebert wav2vec2 whisper",
     "an encoder-decoder": """
         bigbird_pegasus blenderbot blenderbot-small fsmt led longt5 mt5 mvp nllb-moe pegasus_x

@@ -17,7 +17,7 @@ from .modules import read
 
 CLASS = TransformerConfig.__name__
 BASES = (CONFIG, CONFIG.replace(share_embeddings=False, tie_logits=False), HEADS, HEADS.replace(classes=0, attention_sinks="none"),
-         EXPERTS, EXPERTS.replace(expert_pattern=(False,)))  # fmt: skip
+         EXPERTS, EXPERTS.replace(expert_pattern=(False,)), CONFIG.replace(norm_placement="pre"))  # fmt: skip
 
 
 @dataclass(frozen=True)

@@ -5,10 +5,11 @@ from typing import Any
 
 import numpy as np
 
-from reference_numpy import dropout, mask, normalization
+from reference_numpy import dropout, mask
 
 from ..expectation.patching import patched
 from .alteration import Altered, Variants, on_arguments, on_call
+from .normalization import normed
 from .residual import from_input
 
 
@@ -24,7 +25,7 @@ def _norm_before_residual(
     if config.norm_placement == "pre" or config.parallel:
         return original(parameters, config, name, x_btd, y_btd, keep)
     y_btd = dropout.dropout(y_btd, dropout.part(keep, f"{name}_dropout"), config.dropout_rate)
-    return x_btd + normalization.norm(parameters[f"{name}_norm"], config, y_btd)
+    return x_btd + normed(parameters, config, f"{name}_norm", y_btd)
 
 
 def _target_mask_for_cross(memory_bsd: Any, self_mask_bhts: Any, **others: Any) -> dict[str, Any]:

@@ -41,17 +41,33 @@ def _renamed(**others: str) -> Replaces:
     return dict.fromkeys((IN, OUT), on_call(read))
 
 
+def normed(parameters: Any, config: Any, name: str, x_btd: Array) -> Array:
+    """Applies a norm, if the layer has it."""
+    return normalization.norm(parameters[name], config, x_btd) if name in parameters else x_btd
+
+
 def _norm_of(original: Callable, parameters: Any, config: Any, name: str, *rest: Any) -> Array:
     """Normalizes the result again if it ends in a norm."""
     y_btd = original(parameters, config, name, *rest)
     ends = config.norm_placement == ("post" if len(rest) > 1 else "pre")
-    return normalization.norm(parameters[f"{name}_norm"], config, y_btd) if ends else y_btd
+    return normed(parameters, config, f"{name}_norm", y_btd) if ends else y_btd
 
 
 def _normed_memory(original: Callable, parameters: Any, config: Any, x_btd: Array, memory: Any, *rest: Any) -> Array:
     if config.norm_placement == "pre":
         memory = memory._replace(vectors_bsd=layers.residual_in(parameters, config, "cross_attention", memory.vectors_bsd))
     return original(parameters, config, x_btd, memory, *rest)
+
+
+def _everywhere(original: Callable, parameters: Any, config: Any, name: str, x_btd: Array) -> Array:
+    """Applies an untrained norm where the first layer has none."""
+    missing = config.norm_placement == "pre" and f"{name}_norm" not in parameters
+    return original(parameters, config, name, _fresh(config, x_btd) if missing else x_btd)
+
+
+def _fresh(config: Any, x_btd: Array) -> Array:
+    scale = np.full(x_btd.shape[-1], float(not config.norm_one_plus_scale), x_btd.dtype)
+    return normalization.norm({"scale": scale, "offset": np.zeros_like(scale)}, config, x_btd)
 
 
 def _over(*axes: int) -> Replaces:
@@ -103,6 +119,7 @@ ALTERED: Altered = {
     "NRM17": _renamed(feed_forward="self_attention"),
     "NRM18": dict.fromkeys((IN, OUT), _norm_of),
     "NRM19": dict.fromkeys(LAYERS, from_input("attention.multi_head_attention", "memory_bsd", within="layers.self_attention")),
+    "NRM32": {IN: _everywhere},
     "NRM2": dict.fromkeys(BOTH, on_arguments(epsilon=1e-3)),
     "NRM4": {LAYER: normalised(lambda x, epsilon: np.sqrt(_one_pass(x) + epsilon))},
     "NRM5": {

@@ -5,22 +5,16 @@ from typing import Any
 
 import numpy as np
 
-from reference_numpy import attention, normalization, rotary
+from reference_numpy import normalization
 
-from ..expectation.patching import patched
-from .alteration import Altered, Array, Replaces, Variants
-from .rotary import Parts, of_self_attention
+from .alteration import Altered, Array, Replaces, Variants, on_arguments
 
 NORM = "attention.query_key_norm"
 
 
-def _after_rotation(parameters: Any, config: Any, query_btd: Array, memory_bsd: Array, rotation: Any) -> Parts:
-    norm = attention.query_key_norm
-    with patched({NORM: lambda original, parameters, config, name, x_bthk: x_bthk}):
-        query_bthk = attention.queries(parameters, config, query_btd)
-        key_bsgk, value_bsge = attention.keys_and_values(parameters, config, memory_bsd)
-    query_bthk, key_bsgk = (rotary.rotated(x, rotation, config.rotary_layout) for x in (query_bthk, key_bsgk))
-    return norm(parameters, config, "query", query_bthk), norm(parameters, config, "key", key_bsgk), value_bsge
+def _order(after: bool) -> Replaces:
+    """Normalizes queries and keys after or before the rotation."""
+    return {"attention.placed": on_arguments(config=lambda config: config.replace(query_key_norm_after_rotation=after))}
 
 
 def _normed(change: Callable[..., Array]) -> Replaces:
@@ -69,11 +63,12 @@ def _read(**others: str) -> Replaces:
 
 
 ALTERED: Altered = {
-    "QKN1": of_self_attention(_after_rotation),
+    "QKN1": _order(after=True),
     "QKN2": _normed(_over_each_head),
     "QKN3": _missing("query", "key"),
     "QKN4": _read(query="key", key="query"),
     "QKN5": _normed(_over_all_heads),
+    "QKN6": _order(after=False),
 }
 VARIANTS: Variants = {
     "QKN3": {f"the norm of {words} is missing": _missing(name) for name, words in (("query", "queries"), ("key", "keys"))},

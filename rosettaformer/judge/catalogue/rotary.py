@@ -44,8 +44,14 @@ def turned_parts(turn: Callable[[Any, Parts], Parts]) -> Replaces:
             own = rotary.Rotation(rotation.cosine_btj * number(factor), rotation.sine_btj * number(sign * factor))
             return rotary.rotated(x_bthk, own, config.rotary_layout)
 
-        key_bsgk, value_bsge = attention.keys_and_values(parameters, config, memory_bsd)
-        return turn(rotated, (attention.queries(parameters, config, query_btd), key_bsgk, value_bsge))
+        norm, after = attention.query_key_norm, config.query_key_norm_after_rotation
+        with patched({"attention.query_key_norm": lambda original, parameters, config, name, x_bthk: x_bthk} if after else {}):
+            key_bsgk, value_bsge = attention.keys_and_values(parameters, config, memory_bsd)
+            turned = turn(rotated, (attention.queries(parameters, config, query_btd), key_bsgk, value_bsge))
+        if not after:
+            return turned
+        query_bthk, key_bsgk, value_bsge = turned
+        return norm(parameters, config, "query", query_bthk), norm(parameters, config, "key", key_bsgk), value_bsge
 
     return of_self_attention(parts)
 
@@ -53,9 +59,9 @@ def turned_parts(turn: Callable[[Any, Parts], Parts]) -> Replaces:
 def _permuted(names: tuple[str, ...], inverse: bool = False, heads: bool = True) -> Replaces:
     """Permutes kernels for the other layout. inverse: the wrong way. heads: per head."""
 
-    def altered(original: Callable, parameters: Any, config: Any, name: str, x_bthk: Array) -> Array:
+    def altered(original: Callable, parameters: Any, config: Any, name: str, x_bthk: Array, rotation: Any) -> Array:
         if config.positions != "rotary" or name not in names:
-            return original(parameters, config, name, x_bthk)
+            return original(parameters, config, name, x_bthk, rotation)
         whole = not heads and config.rotary_size == config.key_size
         flat = x_bthk.reshape(*x_bthk.shape[:2], 1, -1) if whole else x_bthk
         size = flat.shape[3] if whole else config.rotary_size
@@ -63,26 +69,26 @@ def _permuted(names: tuple[str, ...], inverse: bool = False, heads: bool = True)
         if (config.rotary_layout == "interleaved") != inverse:
             order = np.argsort(order)
         read = np.concatenate([flat[..., :size][..., order], flat[..., size:]], axis=-1).reshape(x_bthk.shape)
-        return original(parameters, config, name, read)
+        return original(parameters, config, name, read, rotation)
 
-    return {"attention.query_key_norm": altered}
+    return {"attention.placed": altered}
 
 
 def _regrouped(name: str, heads: Callable[[Any], int]) -> Replaces:
     """Permutes a kernel for the other layout with a wrong number of heads."""
 
-    def altered(original: Callable, parameters: Any, config: Any, own: str, x_bthk: Array) -> Array:
+    def altered(original: Callable, parameters: Any, config: Any, own: str, x_bthk: Array, rotation: Any) -> Array:
         count = heads(config) if own == name else 0
         own_count, size = x_bthk.shape[2], x_bthk.shape[2] * x_bthk.shape[3]
         if not count or config.positions != "rotary" or config.rotary_size != config.key_size or count == own_count or size % (2 * count):
-            return original(parameters, config, own, x_bthk)
+            return original(parameters, config, own, x_bthk, rotation)
         wrong, right = (np.arange(size).reshape(number, 2, -1).swapaxes(1, 2).ravel() for number in (count, own_count))
         if config.rotary_layout == "interleaved":
             wrong, right = np.argsort(wrong), np.argsort(right)
         read = x_bthk.reshape(*x_bthk.shape[:2], size)[..., wrong][..., np.argsort(right)]
-        return original(parameters, config, own, read.reshape(x_bthk.shape))
+        return original(parameters, config, own, read.reshape(x_bthk.shape), rotation)
 
-    return {"attention.query_key_norm": altered}
+    return {"attention.placed": altered}
 
 
 def _all_of_a_head(original: Callable, config: Any, kind: Any, position_bt: Array, dtype: Any) -> Any:

@@ -1,7 +1,7 @@
 """Known bugs of the layer stacks."""
 
-import itertools
 from collections.abc import Callable
+from itertools import count
 from typing import Any
 
 import numpy as np
@@ -56,10 +56,10 @@ def _final_norm(where: Callable[[int, int], tuple[bool, bool]]) -> dict[str, Cal
     """
 
     def altered(original: Callable, parameters: Any, config: Any, *rest: Any, **options: Any) -> np.ndarray:
-        norm, indices, count = stacks.final_norm, itertools.count(), len(parameters["layers"])
+        norm, depth, calls = stacks.final_norm, len(parameters["layers"]), count()
 
         def normed(layer: Callable, part: Any, config: Any, x: np.ndarray, *others: Any) -> np.ndarray:
-            before, after = where(next(indices), count)
+            before, after = where(next(calls) % depth, depth)
             y = layer(part, config, norm(parameters, config, x) if before else x, *others)
             return norm(parameters, config, y) if after else y
 

@@ -27,6 +27,7 @@ _FIELDS = (
 _COMPUTED = {  # fields computed from entries
     "score_scale": {"query_pre_attn_scalar": 'config["query_pre_attn_scalar"] ** -0.5'},
     "logit_scale": {"logits_scaling": '1 / config["logits_scaling"]'},
+    "window": {"local_attention": '(config["local_attention"] // 2 + 1)'},
 }
 
 
@@ -165,14 +166,15 @@ def _values(family: Family, config: TransformerConfig, said: Mapping[str, Any], 
     values["fused_pieces"] = "self.heads" if fused.groups == "h" else str(fused.groups)
     bases = [name for name, entry in family.aliases.items() if entry == "rope_theta" and name in said]
     theta = said[bases[0]] if bases else defaults.get("rope_theta", config.rotary_base)
-    return values | _of_layers(config, said, flags) | {"theta": repr(theta)}
+    values |= {"theta": repr(theta), "near": "before_ts" if flags["causal"] else "abs(before_ts)"}
+    return values | _of_layers(of("window"), said, flags)
 
 
-def _of_layers(config: TransformerConfig, said: Mapping[str, Any], flags: Mapping[str, Any]) -> dict[str, str]:
-    """Returns the expressions for what differs between layers: windows and rotations."""
+def _of_layers(window: str, said: Mapping[str, Any], flags: Mapping[str, Any]) -> dict[str, str]:
+    """Returns the expressions for what differs between layers: windows and rotations. window: the expression for its size."""
     windows, rotates = [kind.window for kind in flags["kinds"]], [kind.rotary for kind in flags["kinds"]]
     if said.get("layer_types"):
-        of_windows = f'[config["sliding_window"] * (kind == "{LOCAL}") for kind in config["layer_types"]]'
+        of_windows = f'[{window} * (kind == "{LOCAL}") for kind in config["layer_types"]]'
     elif all(windows) and said.get("sliding_window"):
         of_windows = f'[config["sliding_window"]] * {len(windows)}'
     else:

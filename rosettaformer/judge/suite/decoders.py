@@ -76,6 +76,10 @@ CATCHES = {
     """,
     "QKN4": "multi_head_attention/query_key_norm_head decoder/mixed transformer/qwen3",
     "QKN5": "multi_head_attention/query_key_norm_head transformer/qwen3",
+    "QKN6": """
+        multi_head_attention/query_key_norm_head_after_rotation multi_head_attention/query_key_norm_width_after_rotation
+        transformer/hunyuan
+    """,
     "NRM24": "rms_norm/plain rms_norm/large_mean decoder_layer/llama transformer/llama",
     "NRM25": "rms_norm/one_plus_scale layer_norm/one_plus_scale decoder/mixed transformer/gemma transformer/gemma3",
     "NRM27": "rms_norm/large",
@@ -268,6 +272,9 @@ def _attention_cases(build: Builder) -> Iterator[Case]:
     yield from attended("rotary_unnumbered", _llama(build, rotary_layout="interleaved", rotary_fraction=0.4))
     yield from placed("query_key_norm_head", _llama(build, query_key_norm="head"))
     yield from placed("query_key_norm_width", _llama(build, query_key_norm="width"))
+    after = {"query_key_norm_after_rotation": True}
+    yield from placed("query_key_norm_head_after_rotation", _llama(build, query_key_norm="head", **after))
+    yield from placed("query_key_norm_width_after_rotation", _llama(build, query_key_norm="width", **after))
     rotated = {"positions": "rotary", "query_key_value_bias": True}  # a key bias only matters in rotated keys
     yield from placed("query_key_value_bias", _llama(build, **rotated))
     yield from attended("output_bias", _llama(build, attention_output_bias=True), return_weights=True)
@@ -334,6 +341,7 @@ def _models(build: Builder) -> Iterator[tuple[str, TransformerConfig]]:
     yield "gemma3", _gemma(build, query_key_norm="head", score_cap=None, logit_cap=None, **pattern)
     yield "phi3", _llama(build, rotary_scaling=SCALINGS["longrope"])
     yield "olmo2", _llama(build, norm_placement="after", query_key_norm="width", norm_cast_before_scale=False)
+    yield "hunyuan", _llama(build, query_key_norm="head", query_key_norm_after_rotation=True, decoder_layers=2)
     yield "smollm3", _llama(build, decoder_layers=2, rotary_pattern=(True, False))
     yield "yarn", _llama(build, rotary_scaling=SCALINGS["yarn"])
     yield "cohere", _llama(build, rotary_layout="interleaved", norm="layer", logit_scale=0.3, tie_logits=True)
@@ -379,7 +387,7 @@ def _decoding_cases(build: Builder) -> Iterator[Case]:
     length = 2 * T
     mask = np.arange(length) >= np.array([[0], [3], [1]])
     configs = dict(_models(build))
-    steps = dict.fromkeys(("llama", "gemma", "mistral", "qwen3", "gemma3", "smollm3", "gptj"), (4, 1, 3, 2)) | {
+    steps = dict.fromkeys(("llama", "gemma", "mistral", "qwen3", "gemma3", "smollm3", "gptj", "hunyuan"), (4, 1, 3, 2)) | {
         "mistral_one_by_one": (1,) * length
     }
     for name, splits in steps.items():

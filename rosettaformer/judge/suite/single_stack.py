@@ -59,6 +59,13 @@ SQUARE = {"model_width": 12, "key_size": 4, "value_size": 4}  # sizes at which a
 LAYERS = "ATT1 ATT2 ATT3 ATT4 ATT7 MHA1 MHA2 MHA4 MHA8 FFN1 FFN2 FFN3 NRM1 NRM2 NRM3 NRM5 NRM8 PRC1"
 ENCODED = f"PE15 PE17 SEG1 SEG2 NRM12 NRM13 {LAYERS} ATT5 ATT6 ATT9 ATT18 NRM9 NRM10 NRM15"
 DECODED = f"PE15 PE17 NRM12 {LAYERS} CAU1 CAU2 CAU6 NRM10"
+# ModernBERT's choices, with a window of one token on each side in the second layer
+MODERN = SQUARE | {
+    "positions": "rotary", "max_positions": 0, "segments": 0, "norm_placement": "pre", "first_norm": False, "final_norm": True,
+    "norm_offset": False, "gated_feed_forward": True, "layer_pattern": ("global", "local"), "window": 2, "head_bias": False,
+    "rotary_base": 300.0, "local_rotary_base": 20.0, "encoder_layers": 2, "attention_bias": False, "feed_forward_bias": False, "heads": 3,
+    "key_value_heads": 3,
+}  # fmt: skip
 POOLED, PREDICTED = "HED1 HED2 HED3 HED4 STR1", "EMB2 EMB6 EMB8 EMB9 HED5 HED6"
 
 
@@ -125,6 +132,8 @@ def _head_cases(build: Builder) -> Iterator[Case]:
         yield build.make("masked_language_head", name, untied, f"{gelu} {head}", x_bsd="b s d")
     unbiased = _encoder(build, pooler=False, masked_language_head=True, output_bias=False)
     yield build.make("masked_language_head", "no_bias", unbiased, "EMB2 HED5 HED6", x_bsd="1 1 d")
+    bare = _encoder(build, pooler=False, masked_language_head=True, head_bias=False)
+    yield build.make("masked_language_head", "no_dense_bias", bare, "HED5 HED6", x_bsd="b s d")
     bert = _encoder(build, pooler=False, masked_language_head=True, epsilon=1e-12)
     yield build.make("masked_language_head", "tiny_epsilon", bert, "NRM15", x_bsd="b s d")
 
@@ -154,6 +163,11 @@ def _encoder_cases(build: Builder) -> Iterator[Case]:
         keep = parameters.flatten(sites.draw(dropped, B, S, 0, rng(f"keep {component}")))
         masks = {f"keep.{name}": mask for name, mask in keep.items()}
         yield _read(build, component, "keep", dropped, "DRP3 DRP4 NRM14", sides["right"], True, **masks)
+    modern = _encoder(build, **MODERN | masked)
+    for name, mask in sides.items():
+        known = "WIN1 NRM8 NRM10 NRM32 FFN8 ROT4"
+        yield _read(build, "masked_language_logits", f"modernbert_{name}", modern, known, mask, False)
+    yield build.make("encoder_layer", "bare", modern.replace(layer_pattern=("local",)), "NRM8 NRM32", x_btd="b s d")
     untied = _encoder(build, tie_logits=False, output_bias=False, **masked)
     yield _read(build, "masked_language_logits", "untied", untied, "EMB2 HED5 HED6", sides["right"], True)
     config = _encoder(build, **classes)
@@ -224,6 +238,9 @@ def _decoder_cases(build: Builder) -> Iterator[Case]:
     yield _steps(build, "gpt2_padded_columns", config, "PE11 CAU3", (2, 1, 2), target_mask_bt=padded_columns(B, T)[:, ::-1])
     offset = _decoder(build, position_offset=2, decoder_layers=2)
     yield _steps(build, "gpt2_one_by_one", offset, "PE13 PE14 PE17 CAU3", (1,) * T)
+    bare = _decoder(build, first_norm=False, decoder_layers=2)
+    yield _alone(build, "transformer", "gpt2_bare", bare, "NRM8 NRM32")
+    yield _steps(build, "gpt2_bare", bare, "NRM32", (2, 1, 2))
     row = _decoder(build, position_start="row")
     yield _steps(build, "gpt2_row_positions", row, "PE13", (2, 1, 2), target_mask_bt=left)
     yield from _search_cases(build)

@@ -158,9 +158,9 @@ def placement(entry: str, default: bool, parallel: str) -> Joint:
     return Joint({entry: default}, {"norm_placement": entry}, read, lambda config, said: {entry: config.parallel}, note)
 
 
-def layer_norm(native: str, canonical: str) -> Table:
+def layer_norm(native: str, canonical: str, axes: str = "d") -> Table:
     """Returns the rows of a norm with offset."""
-    return tables.within(native, canonical, tables.NORM)
+    return scale(native, canonical, axes), Row(f"{native}.bias", (Part(f"{canonical}.offset", axes),))
 
 
 # like NORMS, with offsets

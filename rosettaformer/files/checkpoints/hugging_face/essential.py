@@ -25,6 +25,7 @@ def essential(config: TransformerConfig) -> dict[str, Any]:
         "rotary_pattern": config.positions == "rotary",
         **dict.fromkeys(("rotary_base", "rotary_scaling"), any(kind.rotary and not kind.window for kind in kinds)),
         **dict.fromkeys(("local_rotary_base", "local_rotary_scaling"), any(kind.rotary and kind.window for kind in kinds)),
+        "query_key_norm_after_rotation": config.query_key_norm != "none" and any(kind.rotary for kind in kinds),
         "window": any(kind.window for kind in kinds),
         "feed_forward_width": not all(mixed),
         **dict.fromkeys(("gate_limit", "hidden_offset"), config.gated_feed_forward),
@@ -32,6 +33,8 @@ def essential(config: TransformerConfig) -> dict[str, Any]:
         "expert_pattern": True,
         "round_embedding_scale": config.scale_embedding,
         "pooler_activation": config.pooler,
+        "first_norm": config.norm_placement == "pre",
+        "head_bias": config.masked_language_head,
     }
     if any(mixed):
         active |= dict.fromkeys(("router_groups_kept", "router_group_score", "router_group_mask"), config.router_groups > 1)

@@ -198,7 +198,10 @@ class Family:
 
 _TANH = ("gelu_new", "gelu_pytorch_tanh", "gelu_fast", "gelu_accurate", "gelu_python_tanh")
 # activation names of transformers -> names here
-GELU = {"gelu": "gelu_erf", "gelu_python": "gelu_erf", **dict.fromkeys(_TANH, "gelu_tanh"), "quick_gelu": "gelu_sigmoid", "relu": "relu"}
+GELU = {
+    "gelu": "gelu_erf", "gelu_python": "gelu_erf", **dict.fromkeys(_TANH, "gelu_tanh"), "quick_gelu": "gelu_sigmoid",
+    "relu": "relu", "relu2": "relu_squared",
+}  # fmt: skip
 
 # entries of every family with one supported value
 ONLY: dict[str, Any] = {

@@ -58,6 +58,17 @@ GPT_NEOX = decoder.family(
     ),
 )  # fmt: skip
 
+
+def _normed(entries: Mapping[str, Any]) -> dict[str, Any]:
+    normed, size, width, heads = (entries[name] for name in ("qk_layernorm", "head_dim", "hidden_size", "num_attention_heads"))
+    if not isinstance(normed, bool):
+        raise ValueError(f"qk_layernorm must be true or false; got {normed!r:.100}")
+    if normed and size is not None and is_integer(width) and is_integer(heads) and heads > 0 and size != width // heads:
+        wanted = f"hidden_size / num_attention_heads = {width // heads} if qk_layernorm is true"
+        raise ValueError(f"head_dim must be {wanted}; got {size!r:.100}")
+    return {"query_key_norm": "head" if normed else "none"}
+
+
 # Phi-1 and Phi-2 (Li et al. 2023): one norm for both, and logits with a bias
 PHI = decoder.family(
     "Phi", "phi", "Phi",
@@ -70,12 +81,19 @@ PHI = decoder.family(
         words={"gelu_new": "gelu_tanh", **GELU, **_SILU}, epsilon="layer_norm_eps",
         vocab_size=51200, hidden_size=2048, num_hidden_layers=24, num_attention_heads=32, intermediate_size=8192, layer_norm_eps=1e-5,
     ),
-    joints=(_FREE_HEADS, rotary.flat(10000.0, 2048, partial=0.5)),
-    only={**ONLY, "qk_layernorm": False},
+    joints=(
+        _FREE_HEADS, rotary.flat(10000.0, 2048, partial=0.5),
+        Joint(
+            {"qk_layernorm": False}, {"query_key_norm": "qk_layernorm"}, _normed,
+            lambda config, said: {"qk_layernorm": config.query_key_norm == "head"}, "each head's queries and keys are normalized",
+        ),
+    ),
     without=("ForQuestionAnswering",),
     table=decoder.table(
         *decoder.layer_norm("input_layernorm", "self_attention_norm"),
         *decoder.attention(output=False)[:-1],
+        *decoder.layer_norm("self_attn.q_layernorm", "self_attention.query_norm", "k"),
+        *decoder.layer_norm("self_attn.k_layernorm", "self_attention.key_norm", "k"),
         *tables.dense("self_attn.dense", "self_attention.output", "d (h e)", "d"),
         *tables.dense("mlp.fc1", "feed_forward.hidden", "f d", "f"),
         *tables.dense("mlp.fc2", "feed_forward.output", "d f", "d"),

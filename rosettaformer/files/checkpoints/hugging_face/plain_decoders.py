@@ -3,7 +3,11 @@
 Each has a class without a head and one with logits; most also have classes with other heads.
 """
 
+import dataclasses
+from collections.abc import Mapping
 from typing import Any
+
+from reference_numpy.fields import is_integer, is_number
 
 from . import decoder, rotary, windows
 from .decoder import scale
@@ -251,5 +255,82 @@ HELIUM = decoder.family(
     without=("ForQuestionAnswering",),
     table=decoder.table(
         *decoder.NORMS, *decoder.attention(output=False), *decoder.feed_forward(biases=True),
+    ),
+)  # fmt: skip
+
+_RELU_SQUARED = {"relu2": "relu_squared", **decoder.SILU}
+_WITHOUT_GATE = decoder.feed_forward(biases=True)[2:]
+
+# Arcee AI 2025: Llama with a squared ReLU and no gate
+ARCEE = decoder.family(
+    "Arcee", "arcee", "Arcee",
+    fixed={"gated_feed_forward": False},
+    entries=decoder.entries(
+        decoder.ATTENTION_BIAS, decoder.MLP_BIAS,
+        words=_RELU_SQUARED,
+        vocab_size=32000, hidden_size=2560, num_hidden_layers=32, num_attention_heads=32,
+        intermediate_size=18432, rms_norm_eps=1e-5,
+    ),
+    joints=(
+        head_sizes("hidden_size", "num_attention_heads", {"head_dim": None}), rotary.flat(10000.0, 4096),
+    ),
+    prefixes=_OF_QUESTIONS,
+    table=decoder.table(*decoder.NORMS, *decoder.attention(), *_WITHOUT_GATE),
+)  # fmt: skip
+
+# Parmar et al. 2024: norms multiply by 1 + scale, and part of each head rotates
+NEMOTRON = decoder.family(
+    "Nemotron", "nemotron", "Nemotron",
+    fixed={**decoder.LAYER_NORM, "norm_one_plus_scale": True, "norm_cast_before_scale": False, "gated_feed_forward": False},
+    entries=decoder.entries(
+        decoder.ATTENTION_BIAS, decoder.MLP_BIAS,
+        words=_RELU_SQUARED, epsilon="norm_eps",
+        vocab_size=256000, hidden_size=6144, num_hidden_layers=32, num_attention_heads=48,
+        intermediate_size=24576, norm_eps=1e-5,
+    ),
+    joints=(_HEADS, rotary.flat(10000.0, 4096, partial=0.5)),
+    prefixes=_OF_QUESTIONS,
+    table=decoder.table(
+        *decoder.LAYER_NORMS, *decoder.attention(), *_WITHOUT_GATE,
+        last=decoder.layer_norm("norm", "decoder.final_norm"),
+    ),
+)  # fmt: skip
+
+
+_HUNYUAN_ROTARY = rotary.flat(10000.0, 2048)
+
+
+def _of_alpha(entries: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Reads rotary positions; `alpha` of a dynamic `rope_type` stretches the base once for all lengths."""
+    label = "rope_scaling" if entries["rope_scaling"] else "rope_parameters"
+    given = entries[label]
+    if not isinstance(given, Mapping) or not given.get("alpha") or "dynamic" not in (given.get("rope_type"), given.get("type")):
+        return _HUNYUAN_ROTARY.read(entries)
+    alpha, size = given["alpha"], entries["head_dim"]
+    base = given.get("rope_theta") or entries["rope_theta"]
+    if not is_number(alpha) or alpha <= 0 or not is_number(base) or not is_integer(size) or size <= 2:
+        wanted = "alpha and rope_theta must be positive numbers, and head_dim an integer above 2"
+        raise ValueError(f"{label}: {wanted}; got {alpha!r:.100}, {base!r:.100} and {size!r:.100}")
+    stretched = {"rope_type": "default", "rope_theta": base * alpha ** (size / (size - 2))}
+    return _HUNYUAN_ROTARY.read({**entries, label: stretched})
+
+
+# Tencent 2025: each head's queries and keys are normalized after their rotation
+HUNYUAN = decoder.family(
+    "Hunyuan", "hunyuan_v1_dense", "HunYuanDenseV1",
+    fixed={"query_key_norm": "head", "query_key_norm_after_rotation": True},
+    entries=decoder.entries(
+        decoder.ATTENTION_BIAS,
+        vocab_size=290943, hidden_size=4096, num_hidden_layers=32, num_attention_heads=32,
+        intermediate_size=11008, rms_norm_eps=1e-5,
+    ),
+    joints=(_HEADS, dataclasses.replace(_HUNYUAN_ROTARY, read=_of_alpha)),
+    ignored=dict.fromkeys(("eod_token_id", "pretraining_tp"), "the class does not read it"),
+    without=("ForTokenClassification", "ForQuestionAnswering"),
+    table=decoder.table(
+        *decoder.NORMS, *decoder.attention(),
+        decoder.scale("self_attn.query_layernorm", "self_attention.query_norm", "k"),
+        decoder.scale("self_attn.key_layernorm", "self_attention.key_norm", "k"),
+        *decoder.feed_forward(),
     ),
 )  # fmt: skip

@@ -66,7 +66,7 @@ def flat(
         }
 
     def write(config: TransformerConfig, said: Mapping[str, Any]) -> dict[str, Any]:
-        kinds = [config.layer_kind(layer) for layer in range(config.decoder_layers)]
+        kinds = [config.layer_kind(layer) for layer in range(config.encoder_layers + config.decoder_layers)]
         kind = next((kind for kind in kinds if not kind.window), kinds[0])
         parameters = _written(kind.base, kind.scaling)
         if partial is not None:
@@ -84,10 +84,13 @@ def flat(
     return Joint(entries, fields, read, write, _NOTE, kept=("max_position_embeddings",))
 
 
-def by_layer_type(theta: float, local_theta: float, positions: int, local: str | None = "rope_local_base_freq") -> Joint:
+def by_layer_type(
+    theta: float, local_theta: float, positions: int, local: str | None = "rope_local_base_freq", globally: str = "rope_theta"
+) -> Joint:
     """Returns the joint of a family whose local and global layers rotate differently.
 
-    theta, positions: see `flat`. local: the entry for the local layers' base in earlier versions.
+    theta, positions: see `flat`. local, globally: the entries for the bases of local and global layers in
+    earlier versions.
     """
     older = {local: local_theta} if local else {}
 
@@ -96,7 +99,7 @@ def by_layer_type(theta: float, local_theta: float, positions: int, local: str |
         if others := [name for name in given if name not in (GLOBAL, LOCAL) and given[name] is not None]:
             raise ValueError(f"rope_parameters must have only {GLOBAL} and {LOCAL}; got {', '.join(map(str, others)):.100}")
         result: dict[str, Any] = {}
-        bases = (entries["rope_theta"], entries[local] if local else local_theta)
+        bases = (entries[globally], entries[local] if local else local_theta)
         for name, fields, base in zip((GLOBAL, LOCAL), (_OF_GLOBAL, _OF_LOCAL), bases, strict=True):
             label = f"{name} of rope_parameters"
             own = _object(given.get(name), label) if entries["rope_parameters"] is not None else {"rope_type": "default"}
@@ -115,7 +118,7 @@ def by_layer_type(theta: float, local_theta: float, positions: int, local: str |
         return {"rope_parameters": {GLOBAL: of_global, LOCAL: of_local}, **length}
 
     entries = {
-        "rope_parameters": None, "rope_scaling": None, "rope_theta": theta, "max_position_embeddings": positions, **older,
+        "rope_parameters": None, "rope_scaling": None, globally: theta, "max_position_embeddings": positions, **older,
     }  # fmt: skip
     note = f"`rope_parameters` has {GLOBAL} and {LOCAL}; `rope_scaling` applies to the former"
     fields = _OF_GLOBAL | _OF_LOCAL | ({"local_rotary_base": local} if local else {})

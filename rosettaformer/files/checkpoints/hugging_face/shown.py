@@ -20,7 +20,7 @@ _OF_HEADS = {"h": "heads", "g": "key_value_heads", "k": "key_size", "e": "value_
 # field -> end of the names of tensors that exist only if the field is set, and its values then and otherwise
 _SHOWN = {
     "query_key_value_bias": ("attention.query.bias", True, False), "attention_output_bias": ("attention.output.bias", True, False),
-    "feed_forward_bias": (".hidden.bias", True, False), "query_key_norm": (".query_norm.scale", "head", "none"),
+    "feed_forward_bias": ("feed_forward.output.bias", True, False), "query_key_norm": (".query_norm.scale", "head", "none"),
     "norm_placement": (".feed_forward_norm.scale", "pre", "parallel_shared"),
 }  # fmt: skip
 

@@ -135,6 +135,10 @@ def relu(x):
     return jnp.maximum(x, 0.0)
 
 
+def relu_squared(x):
+    return relu(x) ** 2
+
+
 def gelu_erf(x):
     return x / 2 * (1 + jax.lax.erf(x / 2**0.5))
 

@@ -134,6 +134,10 @@ def relu(x):
     return ops.maximum(x, 0.0)
 
 
+def relu_squared(x):
+    return relu(x) ** 2
+
+
 def gelu_erf(x):
     return x / 2 * (1 + ops.erf(x / 2**0.5))
 

@@ -133,6 +133,10 @@ def relu(x):
     return np.maximum(x, 0.0)
 
 
+def relu_squared(x):
+    return relu(x) ** 2
+
+
 def gelu_erf(x):
     return x / 2 * (1 + np.vectorize(math.erf)(x / 2**0.5))
 

@@ -21,7 +21,8 @@ ANSWERED_APART = ("adam", "clip_global_norm", "initialise")  # plain versions th
 # config fields -> the values that layers and models assume
 LAYER = {"norm": "layer", "gated_feed_forward": False, "query_key_norm": "none", "score_scale": None, "score_cap": None,
          "norm_one_plus_scale": False, "logit_scale": 1, "logit_cap": None, "attention_sinks": "none", "experts": 0,
-         "gate_limit": None, "hidden_offset": 0, "residual_multiplier": 1, "embedding_multiplier": 1}  # fmt: skip
+         "gate_limit": None, "hidden_offset": 0, "residual_multiplier": 1, "embedding_multiplier": 1,
+         "query_key_norm_after_rotation": False}  # fmt: skip
 MODEL = LAYER | {"norm_placement": "post", "activation": "relu", "positions": "sinusoidal", "sinusoid_layout": "interleaved",
                  "scale_embedding": True, "position_start": "first_token", "embedding_norm": False, "segments": 0, "pooler": False,
                  "classes": 0, "masked_language_head": False,}  # fmt: skip
@@ -200,7 +201,7 @@ class Port:
 
 
 VARIANTS = {
-    "activation": ("relu", "gelu_erf", "gelu_tanh", "gelu_sigmoid", "silu"),
+    "activation": ("relu", "relu_squared", "gelu_erf", "gelu_tanh", "gelu_sigmoid", "silu"),
     "feed_forward": ("gated_feed_forward",),
     "router": ("softmax_router",),
     "rotary_embedding": ("rotary_halves", "rotary_neighbours"),

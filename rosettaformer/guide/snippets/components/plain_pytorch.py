@@ -133,6 +133,10 @@ def relu(x):
     return torch.clamp(x, min=0.0)
 
 
+def relu_squared(x):
+    return relu(x) ** 2
+
+
 def gelu_erf(x):
     return x / 2 * (1 + torch.erf(x / 2**0.5))
 
