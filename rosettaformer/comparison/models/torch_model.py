@@ -22,6 +22,8 @@ from .base import BETAS, DECAY, EPSILON, LEARNING_RATE, Arrays, Layer, LayerCall
 from .layer_calls import Record, described, layers, tensors
 from .torch_axes import Followed
 
+DRAWS = 8  # losses compared to find out whether random numbers matter in training
+
 
 class TorchModel(Model):
     """A `torch.nn.Module`. axes: the declared axes of each input on this side.
@@ -163,6 +165,13 @@ class TorchModel(Model):
         outputs = self._floating(module, given, training)
         return sum(((cotangent * output).sum() for cotangent, output in zip(cotangents, outputs, strict=True)), torch.zeros(()))
 
+    def _losses_again(self, given: Any, cotangents: Sequence[torch.Tensor], dtype: str, inputs: Arrays) -> list[torch.Tensor]:
+        """Returns the loss of a copy in training mode; of several, if it draws random numbers, which may not matter each time."""
+        state, losses = torch.get_rng_state(), list[torch.Tensor]()
+        while not losses or (len(losses) < DRAWS and not torch.equal(state, torch.get_rng_state())):
+            losses.append(self._loss(_without_dropout(self._again(dtype, inputs)).train(), given, cotangents, True).detach())
+        return losses
+
     def _cotangents(self, cotangents: list[np.ndarray], dtype: str) -> list[torch.Tensor]:
         return [from_numpy(np.array(array)).to(getattr(torch, dtype)) for array in cotangents]
 
@@ -185,9 +194,9 @@ class TorchModel(Model):
         try:
             stepping = _optimizer(optimizer, module)
             with _no_dropout():  # without gradients, attention may use another kernel
-                again = self._loss(_without_dropout(self._again(dtype, inputs)).train(), given, own, True).detach()
+                again = self._losses_again(given, own, dtype, inputs)
                 loss = self._loss(module, given, own, True)
-            random = "" if torch.equal(loss, again) else "it is random in training mode"
+            random = "" if all(torch.equal(loss, other) for other in again) else "it is random in training mode"
             loss.backward()
             stepping.step()
             return {name: to_numpy(tensor.detach()) for name, tensor in self._tensors(dtype).items()}, random
