@@ -34,7 +34,8 @@ MODELS = {
 # for families that need more
 OTHERS: dict[str, dict[str, Any]] = {
     "gpt_neo": {"attention_types": [[["global", "local", "local"], 1]], "window_size": 3, "max_position_embeddings": 9},
-    "opt": {"max_position_embeddings": 9}, "exaone4": {"sliding_window": 3}, "olmo3": {"sliding_window": 3},
+    "opt": {"max_position_embeddings": 9}, "biogpt": {"max_position_embeddings": 9},
+    "exaone4": {"sliding_window": 3}, "olmo3": {"sliding_window": 3},
     "ministral": {"sliding_window": 3}, "stablelm": {"hidden_size": 96}, "glm": {"head_dim": 12}, "glm4": {"head_dim": 12},
     "qwen2_moe": {"mlp_only_layers": [1], "shared_expert_intermediate_size": 5}, "qwen3_moe": {"decoder_sparse_step": 2},
     "granitemoeshared": {"shared_intermediate_size": 5}, "gpt_oss": {"sliding_window": 3, "swiglu_limit": 0.7},
@@ -128,6 +129,7 @@ REFUSED_OF: dict[str, dict[str, Any]] = {
     "phi": {"embd_pdrop": (0.5,)}, "cohere": {"use_qk_norm": (True,)},
     **{family: {"embd_pdrop": (0.5,)} for family in ("gptj", "codegen")},
     "opt": {name: FLIPPED[name] for name in ("word_embed_proj_dim", "layer_norm_elementwise_affine", "layerdrop")},
+    "biogpt": {"layerdrop": (0.5,), "activation_dropout": (1.0,), "attention_probs_dropout_prob": (1.1,)},
     "starcoder2": {"residual_dropout": (0.5,), "embedding_dropout": (1.0,)},
     "gpt_neo": {"resid_dropout": (1.0,), "embed_dropout": (1.0,), "num_attention_heads": (6,)},
     "olmo3": BY_LAYER, "gemma3_text": BY_LAYER,

@@ -10,7 +10,7 @@ from checkpoint_models import assert_same_bits
 from decoder_folders import FIRST, KINDS, all_in_float64
 from decoder_folders import drawn as drawn_decoder
 from decoder_folders import loaded as loaded_in_float64
-from hugging_face_folders import ENCODERS, ROTARY, assert_close, drawn, loaded, ours, saved, sides_of, theirs
+from hugging_face_folders import ENCODERS, ROTARY, assert_close, drawn, loaded, made, ours, saved, sides_of, theirs
 from hugging_face_folders import tokens_of as tokens
 from kinds import conformance
 
@@ -56,6 +56,15 @@ def test_an_encoder_with_rotary_positions_reads_a_long_text(tmp_path: Path, fami
     with all_in_float64():
         wanted = theirs(library, given)
     assert_close(ours(checkpoint, model.kind, given), wanted, given["mask"], bound=1e-11)
+
+
+def test_a_folder_with_the_names_of_the_class_gives_the_same_parameters(tmp_path: Path) -> None:
+    """The library renames the tensors of a nomic BERT when it reads and writes them."""
+    model = made(drawn("nomic_bert", 0))
+    for name, original in (("published", True), ("class", False)):
+        model.save_pretrained(tmp_path / name, save_original_format=original)
+    published, own = (checkpoints.load(tmp_path / name).parameters for name in ("published", "class"))
+    assert_same_bits(own, published)
 
 
 OF_DECODERS = [[(family, seed) for seed in range(2)] for family in KINDS]

@@ -87,6 +87,7 @@ PUBLISHED: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
     }}, {"query_key_norm_after_rotation": True, "rotary_base": 10000.0 * 1000.0 ** (128 / 126)}),
     ("codegen", {"n_ctx": 2048, "n_head": 32, "rotary_dim": 32}, {"rotary_fraction": 0.25}),
     ("opt", {"activation_dropout": 0.0, "prefix": "</s>"}, {"position_offset": 2, "final_norm": True}),
+    ("biogpt", {"layer_norm_eps": 1e-12, "layerdrop": 0.0, "scale_embedding": True}, {"epsilon": 1e-5, "scale_embedding": True}),
     ("xlm-roberta", {
         "max_position_embeddings": 514, "output_past": True, "pad_token_id": 1,
         "position_embedding_type": "absolute",

@@ -33,6 +33,12 @@ def test_a_class_of_two_versions_conforms(folder: str, family: str) -> None:
 
 
 @pytest.mark.conformance
+@pytest.mark.parametrize("family", new.names())
+def test_the_installed_class_of_every_family_conforms(family: str) -> None:
+    assert oracle.judged(family).status == Status.PASS
+
+
+@pytest.mark.conformance
 def test_a_class_that_computes_something_else_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     text = (templates.TEMPLATES / "like_port.py").read_text()
     (tmp_path / "like_port.py").write_text(

@@ -1,6 +1,8 @@
 """Bugs of routed models that no list holds are named by rules that rewrite the reference's own code and parameters."""
 
+import ast
 import math
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -12,6 +14,7 @@ from test_readings import planted
 from reference_numpy import TransformerConfig, feed_forward
 from rosettaformer.judge.catalogue.alteration import on_arguments, on_result
 from rosettaformer.judge.diagnosis.evidence import Search
+from rosettaformer.judge.diagnosis.hypotheses import code
 from rosettaformer.judge.diagnosis.hypotheses.steps import InSteps
 
 Array = np.ndarray
@@ -99,3 +102,16 @@ def test_a_bug_of_a_routed_model_is_named_by_a_rule(name: str) -> None:
     found = Search(evidence).explain(located=False)
     assert len(found) == 1 and id_ in found[0][0].id, [one.id for combination in found for one in combination]
     assert isinstance(found[0][0], InSteps) == (name in ("experts of one row", "a ring buffer"))
+
+
+def _paired(pair: tuple[int, int]) -> int:
+    return (pair, 1)[0][1]
+
+
+def test_a_change_that_python_warns_of_is_silent() -> None:
+    function = code.Function("mask._paired", _paired)
+    (index,) = [index for index, place in enumerate(function.places) if ast.unparse(place[-1]) == "0"]
+    with pytest.warns(SyntaxWarning) as found:
+        warnings.warn("one that is heard", SyntaxWarning, stacklevel=1)
+        function.with_(index, ast.parse("pair, 1", mode="eval").body)
+    assert len(found) == 1

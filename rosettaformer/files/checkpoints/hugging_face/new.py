@@ -85,7 +85,9 @@ def _drawn(name: str, shape: tuple[int, ...], config: TransformerConfig, seed: i
     kind = name.rpartition(".")[2]
     if kind == "scale":
         return generator.uniform(0.4, 1.8, shape) - (1 if config.norm_one_plus_scale else 0)
-    drawn = generator.standard_normal(shape) * (_stream(config) if kind == "table" or ".output." in name else 1.0)
+    drawn = generator.standard_normal(shape)
+    if (stream := _stream(config)) < 1 and (kind == "table" or ".output." in name):
+        drawn *= stream / (config.model_width**0.5 if name == "target_embedding.table" and config.scale_embedding else 1)
     if kind == "kernel":
         of_heads = len(shape) == 3 and name.endswith("attention.output.kernel")
         own = shape[1:] if ".experts." in name else shape

@@ -1,4 +1,4 @@
-"""OPT (Zhang et al. 2022): OPTModel and others. Position 0 is row 2 of the table."""
+"""OPT (Zhang et al. 2022) and BioGPT (Luo et al. 2022). Position 0 is row 2 of the table."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -8,7 +8,7 @@ from reference_numpy import TransformerConfig
 from .. import tables
 from ..tables import Part, Row, Table
 from . import decoder, gpt2
-from .family import GELU, HARMLESS, ONLY, Entry, Family, Joint, head_sizes
+from .family import GELU, HARMLESS, ONLY, Entry, Family, Head, Joint, head_sizes
 
 _BEFORE, _REMOVED, _WIDTH = "do_layer_norm_before", "_remove_final_layer_norm", "word_embed_proj_dim"
 
@@ -80,4 +80,46 @@ FAMILY = Family(
         Row("lm_head.weight", (Part("logits.kernel", "v d"),)),
     ),
     buffers=r"decoder\.version",
+)  # fmt: skip
+
+
+# the class has its own layer norms, with PyTorch's default epsilon
+BIOGPT = Family(
+    name="BioGPT",
+    model_type="biogpt",
+    fixed={**gpt2.FIXED, "position_offset": 2, "epsilon": 1e-5},
+    unused=decoder.UNUSED,
+    entries=(
+        Entry("vocab_size", 42384, ("target_vocabulary", "source_vocabulary")),
+        Entry("hidden_size", 1024, ("model_width",)),
+        Entry("num_hidden_layers", 24, ("decoder_layers",)),
+        Entry("num_attention_heads", 16, ("heads", "key_value_heads")),
+        Entry("intermediate_size", 4096, ("feed_forward_width",)),
+        Entry("max_position_embeddings", 1024, ("max_positions",)),
+        Entry("hidden_act", "gelu", ("activation",), {**GELU, **decoder.SILU}),
+        Entry("scale_embedding", True, ("scale_embedding",)),
+        Entry("tie_word_embeddings", True, ("tie_logits",)),
+        Entry("hidden_dropout_prob", 0.1, ("dropout_rate",)),
+        Entry("attention_probs_dropout_prob", 0.1, ("attention_dropout_rate",)),
+        Entry("activation_dropout", 0.0, ("hidden_dropout_rate",)),
+    ),
+    joints=(head_sizes("hidden_size", "num_attention_heads"),),
+    only={**ONLY, "layerdrop": 0.0},
+    ignored={"layer_norm_eps": "the class does not read it"},
+    prefix="biogpt.",
+    outside=r"(output_projection|score|classifier)\..*",
+    classes={"BioGptForCausalLM": ("language_head",), "BioGptModel": ()},
+    heads=(
+        Head("language_head", r"output_projection\..*", ""),
+        Head("sequence_classifier", r"score\..*"),
+        Head("token_classifier", r"classifier\..*"),
+    ),
+    table=(
+        Row("embed_tokens.weight", (Part("target_embedding.table", "v d"),)),
+        Row("embed_positions.weight", (Part("target_position_embedding.table", "p d"),)),
+        *tables.within("layers.*", "decoder.layers.*", _LAYER),
+        *tables.within("layer_norm", "decoder.final_norm", tables.NORM),
+        Row("output_projection.weight", (Part("logits.kernel", "v d"),)),
+    ),
+    buffers=r"\Z.",
 )  # fmt: skip

@@ -69,6 +69,17 @@ NOMIC_BERT = Family(  # Nussbaum et al. 2024
         *tables.within("cls.predictions.transform.layer_norm", "masked_language_head.norm", tables.NORM),
         *tables.dense("cls.predictions.decoder", "masked_language_head.logits", "v d", "v"),
     ),
+    together=(  # the names in the class, which published files do not have
+        *tables.within("embeddings.LayerNorm", "source_embedding_norm", tables.NORM),
+        *tables.within(
+            "layers.*", "encoder.layers.*", (
+                *decoder.attention(inputs=False, output=False),
+                *tables.within("post_attention_layernorm", "self_attention_norm", tables.NORM),
+                *decoder.feed_forward(),
+                *tables.within("post_mlp_layernorm", "feed_forward_norm", tables.NORM),
+            ),
+        ),
+    ),
     buffers=r"embeddings\.(position_ids|token_type_ids)|rotary_emb\.inv_freq",
     twins=bert.FAMILY.twins,
 )  # fmt: skip

@@ -96,11 +96,13 @@ def layered(family: Family, config: TransformerConfig, names: Iterable[str]) -> 
 
     A layer counts only if it has a tensor, since a file may claim any number.
     """
-    names, problems = list(names), []
+    names, problems, beginnings = list(names), [], defaultdict[str, set[str]](set)
     entries = family.entry_names()
-    for row in {row.name.partition("*")[0]: row for row in family.table if "*" in row.name}.values():
-        field = f"{row.parts[0].name.partition('.')[0]}_layers"
-        count, said = _count(names, rf"{re.escape(row.name.partition('*')[0])}(\d{{1,9}})\."), getattr(config, field)
+    for row in (*family.table, *family.together):
+        if "*" in row.name:
+            beginnings[f"{row.parts[0].name.partition('.')[0]}_layers"].add(re.escape(row.name.partition("*")[0]))
+    for field, stack in beginnings.items():
+        count, said = _count(names, rf"(?:{'|'.join(stack)})(\d{{1,9}})\."), getattr(config, field)
         if count != said:
             problems.append(f"config.json says {entries[field]} {said}, but the tensors have {count}")
             config = config.replace(**{field: max(count, 1)})

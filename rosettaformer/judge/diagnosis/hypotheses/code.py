@@ -13,6 +13,7 @@ import inspect
 import pkgutil
 import sys
 import textwrap
+import warnings
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -149,7 +150,9 @@ class Function:
 
     def _compiled(self) -> CodeType:
         found: dict[str, Any] = {}
-        exec(compile(ast.fix_missing_locations(self.tree), self.name, "exec"), dict(self.raw.__globals__), found)
+        with warnings.catch_warnings(action="ignore", category=SyntaxWarning):  # of a change that cannot run
+            changed = compile(ast.fix_missing_locations(self.tree), self.name, "exec")
+        exec(changed, dict(self.raw.__globals__), found)
         code: CodeType = found[self.definition.name].__code__
         return code
 
