@@ -170,13 +170,13 @@ LAYER_NORMS: Table = (*layer_norm("input_layernorm", "self_attention_norm"), *la
 _LAST: Table = (scale("norm", "decoder.final_norm"),)
 
 
-def table(*layer: Row, last: Table = _LAST, embedding: str = "embed_tokens", layers: str = "layers.*") -> Table:
+def table(*layer: Row, last: Table = _LAST, embedding: str = "embed_tokens", layers: str = "layers.*", head: str = "lm_head") -> Table:
     """Returns the rows of a model. layer: the rows of a layer. last: the rows of the final norm, and others after it."""
     return (
         Row(f"{embedding}.weight", (Part("target_embedding.table", "v d"),)),
         *tables.within(layers, "decoder.layers.*", layer),
         *last,
-        Row("lm_head.weight", (Part("logits.kernel", "v d"),)),
+        Row(f"{head}.weight", (Part("logits.kernel", "v d"),)),
     )
 
 

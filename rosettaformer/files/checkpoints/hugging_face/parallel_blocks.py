@@ -10,7 +10,7 @@ from .. import tables
 from ..tables import Part, Row, Table
 from . import decoder, gpt_neo, rotary, windows
 from .essential import shortest
-from .family import GELU, HARMLESS, ONLY, Entry, Joint, head_sizes
+from .family import GELU, HARMLESS, ONLY, Entry, Head, Joint, head_sizes
 
 _SILU = {"silu": "silu", "swish": "silu"}
 _QUERY, _KEY, _VALUE = (
@@ -38,10 +38,10 @@ GPT_NEOX = decoder.family(
     harmless=HARMLESS | {"classifier_dropout", "is_decoder"},
     aliases={"rotary_emb_base": "rope_theta", "rotary_pct": "partial_rotary_factor"},
     prefix="gpt_neox.",
-    outside=gpt_neo.FAMILY.outside,
-    heads=gpt_neo.FAMILY.heads,
+    outside=r"(embed_out|score|qa_outputs|classifier)\..*",
+    heads=(Head("language_head", r"embed_out\..*", ""), *gpt_neo.FAMILY.heads[1:]),
     buffers=rf"{decoder.BUFFERS}|layers\.\d+\.attention\.(bias|masked_bias|rotary_emb\.inv_freq)",
-    older={"embed_out.weight": "lm_head.weight"},
+    older={"lm_head.weight": "embed_out.weight"},
     table=decoder.table(
         *decoder.LAYER_NORMS,
         Row("attention.query_key_value.weight", (_QUERY, _KEY, _VALUE), groups="h"),
@@ -55,6 +55,7 @@ GPT_NEOX = decoder.family(
         *tables.dense("mlp.dense_4h_to_h", "feed_forward.output", "d f", "d"),
         last=decoder.layer_norm("final_layer_norm", "decoder.final_norm"),
         embedding="embed_in",
+        head="embed_out",
     ),
 )  # fmt: skip
 
