@@ -21,6 +21,7 @@ from safetensors.torch import load_file
 
 dtypes = ("float32", "bfloat16")
 YARN = {"rope_type": "yarn", "rope_theta": 10000.0, "factor": 4.0, "original_max_position_embeddings": 64}
+STRETCHED = {"rope_type": "dynamic", "rope_theta": 5000.0, "alpha": 50.0, "factor": 2.0}
 PARTIAL = {"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 0.5}
 
 
@@ -171,6 +172,22 @@ def from_zero(model: Any, given: dict[str, Any]) -> None:
         given["position_ids"] = torch.arange(given["input_ids"].shape[1])[None].expand(given["input_ids"].shape)
 
 
+def all_real(model: Any, given: dict[str, Any]) -> None:
+    given["attention_mask"] = torch.ones_like(given["attention_mask"])
+
+
+def of_the_first_row(model: Any, given: dict[str, Any]) -> None:
+    given["attention_mask"] = given["attention_mask"][:1].expand_as(given["attention_mask"])
+
+
+def post_norm(model: Any) -> None:
+    """Runs the layers as BART's classes do, whose parts have the same names."""
+    bart = importlib.import_module("transformers.models.bart.modeling_bart")
+    for layers, kind in ((model.model.encoder.layers, bart.BartEncoderLayer), (model.model.decoder.layers, bart.BartDecoderLayer)):
+        for layer in layers:
+            layer.forward = types.MethodType(kind.forward, layer)
+
+
 def tied(model: Any) -> None:
     model.lm_head.weight = model.model.embed_tokens.weight
 
@@ -312,6 +329,19 @@ BUGS = {
         ),
     ),
     "83": Bug("gpt_oss", source=((SINKS, f"    sinks = sinks - 1e9 * (module.sliding_window is not None)\n{SINKS}"),)),
+    "84": Bug("bert", call=all_real),
+    "85": Bug("bart", source=(("            encoder_attention_mask=attention_mask,\n", ""),)),
+    "86": Bug("bart", source=(("forward(position_ids + self.offset)", "forward(position_ids)"),)),
+    "87": Bug("mbart", model=post_norm),
+    "88": Bug("marian", source=(("return super().forward(position_ids)", "return super().forward(position_ids.clamp(max=63))"),)),
+    "89": Bug("roberta", source=(("incremental_indices.long() + padding_idx", "(incremental_indices.long() - 1).clamp(min=0)"),)),
+    "91": Bug("modernbert", config=lambda config: of("local_attention", 2 * config.local_attention)(config)),
+    "92": Bug("modernbert", config=of("rope_parameters.sliding_attention.rope_theta", 160000.0)),
+    "93": Bug("qwen3", call=from_zero),
+    "94": Bug("llama", call=of_the_first_row),
+    "95": Bug("qwen2", weights=of_kernels("_proj.bias", lambda bias, config: torch.zeros_like(bias))),
+    "96": Bug("hunyuan_v1_dense", {"rope_parameters": STRETCHED}, config=of("rope_parameters.alpha", STRETCHED["factor"])),
+    "97": Bug("smollm3", config=lambda config: of("no_rope_layers", [1 - one for one in config.no_rope_layers])(config)),
 }  # fmt: skip
 
 
@@ -359,25 +389,38 @@ def model_of(config: Any, tensors: Mapping[str, Any] | None, dtype: Any, bug: Bu
 def function_of(model: Any, bug: Bug | None) -> Any:
     """Returns the port function of a model."""
 
+    arguments = arguments_of(model)
+
     @torch.no_grad()
-    def run(token_bt: Any, mask_bt: Any, **options: Any) -> Any:
-        mask_bt = torch.from_numpy(mask_bt)
-        position_bt = (mask_bt.cumsum(1) - 1).clamp(min=0)[:, -token_bt.shape[1] :]
-        given = {"input_ids": torch.from_numpy(token_bt), "attention_mask": mask_bt.long(), "position_ids": position_bt, **options}
+    def run(*arrays: Any, **options: Any) -> Any:
+        given = {name: torch.from_numpy(array).long() for name, array in zip(arguments, arrays, strict=False)} | options
+        if "position_ids" in arguments:
+            position_bt = (given["attention_mask"].cumsum(1) - 1).clamp(min=0)
+            given["position_ids"] = position_bt[:, -given["input_ids"].shape[1] :]
         if bug:
             bug.call(model, given)
         return model(**given)
 
-    def logits(token_bt: Any, mask_bt: Any) -> Any:
-        found = run(token_bt, mask_bt).logits
+    def logits(*arrays: Any) -> Any:
+        found = run(*arrays).logits
         return bug.logits(found) if bug else found
 
-    def step(token_bt: Any, mask_bt: Any, cache: Any) -> Any:
-        found = run(token_bt, mask_bt, past_key_values=cache, use_cache=True)
+    def step(*arrays: Any) -> Any:
+        found = run(*arrays[:-1], past_key_values=arrays[-1], use_cache=True)
         return bug.logits(found.logits) if bug else found.logits, found.past_key_values
 
-    logits.step = step  # type: ignore[attr-defined]
+    if "token_type_ids" not in arguments:
+        logits.step = step  # type: ignore[attr-defined]
     return logits
+
+
+def arguments_of(model: Any) -> tuple[str, ...]:
+    """Returns the names of the model's arguments, in the order of a port's; further ones are computed."""
+    if model.config.is_encoder_decoder:
+        return "input_ids", "decoder_input_ids", "attention_mask", "decoder_attention_mask"
+    if hasattr(model.config, "type_vocab_size"):
+        return "input_ids", "attention_mask", "token_type_ids"
+    return "input_ids", "attention_mask", *(() if model.config.architectures[0].endswith("MaskedLM") else ("position_ids",))
 
 
 def load(folder: str) -> Any:

@@ -1,5 +1,6 @@
 """Converts gradients named like a folder's tensors to canonical names."""
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -15,7 +16,8 @@ from .reading import family_of
 def canonical(folder: str | Path, config: TransformerConfig, arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     """Renames gradients to canonical names. Gradients of tied tensors are added.
 
-    Raises ValueError on an unknown name, on a wrong shape, and if a tensor has no gradient.
+    Raises ValueError on an unknown name, on a wrong shape, and if a tensor has no gradient; an expert
+    may have none, which is zero.
     """
     family = family_of(Path(folder), arrays)
     if family is None:
@@ -34,7 +36,8 @@ def canonical(folder: str | Path, config: TransformerConfig, arrays: Mapping[str
             raise ValueError(f"the gradient of {key} must have the shape {natives[name].shape}; got {array.shape}")
         found[name] = found[name] + array if name in found else array
     for name, native in natives.items():
-        if native.parts[0][0].name.endswith("selection_bias"):  # takes part in the choice of experts only
+        # A selection bias takes part in the choice of experts only; no gradient reaches an expert without tokens.
+        if native.parts[0][0].name.endswith("selection_bias") or len(re.findall(r"\.\d+\.", name)) > 1:
             found.setdefault(name, np.zeros(native.shape, array.dtype))
     if missing := [name for name in natives if name not in stored and name not in found]:
         raise ValueError(f"every tensor needs a gradient; missing: {', '.join(missing[:4])}")

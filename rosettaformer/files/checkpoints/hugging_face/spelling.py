@@ -5,9 +5,10 @@ from typing import Any
 
 from .entries import config_of
 from .family import Family
-from .rotary import GLOBAL, LOCAL
+from .rotary import GLOBAL, LOCAL, NAMES
 
 _BASES = ("rope_theta", "global_rope_theta"), ("rope_local_base_freq", "local_rope_theta")  # of all or global layers, of local layers
+_SHARE, _ORIGINAL = "partial_rotary_factor", NAMES["original_length"]
 _OTHERS = {"dtype": "torch_dtype"}
 
 
@@ -17,19 +18,20 @@ def older(family: Family, entries: Mapping[str, Any]) -> dict[str, Any]:
 
     Raises ValueError if version 4 cannot express them.
     """
-    found = {_OTHERS.get(name, name): value for name, value in entries.items() if name != "rope_parameters"}
+    defaults = {name: default for joint in family.joints for name, default in joint.entries.items()}
+    synonyms = {name: other for other, name in family.aliases.items()}
     parameters = entries.get("rope_parameters") or {}
-    nested = GLOBAL in parameters
-    parts = [parameters[GLOBAL], parameters[LOCAL]] if nested else [parameters]
-    known = {name for joint in family.joints for name in joint.entries}
-    synonyms = {known: name for name, known in family.aliases.items()}
-    for part, names in zip(parts, _BASES, strict=False):
-        rest = {name: value for name, value in part.items() if name not in ("rope_theta", "partial_rotary_factor")}
-        flat = {next((name for name in names if name in known), ""): part.get("rope_theta")}
-        flat |= {name: part[name] for name in ("partial_rotary_factor",) if name in part}
-        found |= {synonyms.get(name, name): value for name, value in flat.items() if name and value is not None}
-        if rest.get("rope_type", "default") != "default":
-            found["rope_scaling"] = rest
+    found = {_OTHERS.get(name, name): value for name, value in entries.items() if name != "rope_parameters"}
+    for part, bases in zip([parameters[GLOBAL], parameters[LOCAL]] if GLOBAL in parameters else [parameters], _BASES, strict=False):
+        rest = dict(part)
+        base, kind = rest.pop("rope_theta", None), rest.pop("rope_type", "default")
+        flat = {name: base for name in bases if name in defaults and base is not None}
+        flat |= {name: rest.pop(name) for name in (_SHARE,) if name in rest}
+        found |= {synonyms.get(name, name): value for name, value in flat.items()}
+        if kind != "default" and defaults.get(_ORIGINAL) is not None:
+            found |= {_ORIGINAL: rest.pop(_ORIGINAL), "rope_scaling": {"type": kind, **rest}}
+        elif kind != "default":
+            found["rope_scaling"] = {"rope_type": kind, **rest}
     configs = [config_of(family, one, ())[0] for one in (entries, found)]
     if configs[0] != configs[1]:
         raise ValueError(f"version 4 of transformers has no entries for these rope_parameters of {family.name}: {parameters}")
