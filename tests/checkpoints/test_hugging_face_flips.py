@@ -129,6 +129,7 @@ REFUSED_OF: dict[str, dict[str, Any]] = {
     "phi": {"embd_pdrop": (0.5,)}, "cohere": {"use_qk_norm": (True,)},
     **{family: {"embd_pdrop": (0.5,)} for family in ("gptj", "codegen")},
     "opt": {name: FLIPPED[name] for name in ("word_embed_proj_dim", "layer_norm_elementwise_affine", "layerdrop")},
+    "falcon": {"alibi": (True,)},
     "biogpt": {"layerdrop": (0.5,), "activation_dropout": (1.0,), "attention_probs_dropout_prob": (1.1,)},
     "starcoder2": {"residual_dropout": (0.5,), "embedding_dropout": (1.0,)},
     "gpt_neo": {"resid_dropout": (1.0,), "embed_dropout": (1.0,), "num_attention_heads": (6,)},

@@ -99,7 +99,10 @@ def test_a_folder_that_is_written_again_loads_strictly_and_gives_the_same_bits(t
             np.testing.assert_array_equal(array, theirs(after, given)[name])
 
 
-@pytest.mark.parametrize("family", ["bert", "gpt2", *map(conformance, [*ENCODERS][1:])])
+OWN = [family for family in ENCODERS if family not in ("bert", "electra")]  # a config does not tell these two apart
+
+
+@pytest.mark.parametrize("family", ["bert", "gpt2", *map(conformance, OWN)])
 def test_a_model_that_came_from_no_folder_is_written_as_one(tmp_path: Path, family: str) -> None:
     """With only the config."""
     model = drawn(family, 0)

@@ -88,6 +88,13 @@ PUBLISHED: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
     ("codegen", {"n_ctx": 2048, "n_head": 32, "rotary_dim": 32}, {"rotary_fraction": 0.25}),
     ("opt", {"activation_dropout": 0.0, "prefix": "</s>"}, {"position_offset": 2, "final_norm": True}),
     ("biogpt", {"layer_norm_eps": 1e-12, "layerdrop": 0.0, "scale_embedding": True}, {"epsilon": 1e-5, "scale_embedding": True}),
+    ("falcon", {
+        "alibi": False, "bias": False, "hidden_size": 8192, "layer_norm_epsilon": 1e-05, "model_type": "falcon", "multi_query": True,
+        "new_decoder_architecture": True, "num_attention_heads": 128, "num_hidden_layers": 60, "num_kv_heads": 8, "parallel_attn": True,
+        "vocab_size": 65024,
+    }, {"key_value_heads": 8, "norm_placement": "parallel", "feed_forward_width": 32768}),
+    ("falcon", {"num_kv_heads": 71}, {"key_value_heads": 1, "norm_placement": "parallel_shared"}),
+    ("electra", {"embedding_size": 768, "hidden_size": 768, "summary_last_dropout": 0.1}, {"model_width": 768, "embedding_norm": True}),
     ("xlm-roberta", {
         "max_position_embeddings": 514, "output_past": True, "pad_token_id": 1,
         "position_embedding_type": "absolute",
@@ -164,7 +171,9 @@ REFUSED = [
     ("roberta", {"pad_token_id": None}), ("roberta", {"max_position_embeddings": 2}), ("roberta", {"hidden_act": "relu"}),
     ("gpt_neo", {"attention_types": [[["global"], 10**12]]}),
     ("cohere", {"use_qk_norm": True}), ("phi", {"qk_layernorm": True, "head_dim": 40}), ("gptj", {"rotary_dim": None}),
-    ("codegen", {"n_head": 2}), ("gpt_neox", {"use_parallel_residual": "yes"}), ("modernbert", {"local_attention": -1}),
+    ("codegen", {"n_head": 2}), ("falcon", {"alibi": True}), ("electra", {}),
+    ("falcon", {"new_decoder_architecture": True, "parallel_attn": False}), ("falcon", {"num_ln_in_parallel_attn": 2}),
+    ("gpt_neox", {"use_parallel_residual": "yes"}), ("modernbert", {"local_attention": -1}),
     ("modernbert", {"global_attn_every_n_layers": 0}), ("modernbert", {"hidden_activation": "relu"}),
 ]  # fmt: skip
 

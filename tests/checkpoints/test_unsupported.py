@@ -13,12 +13,10 @@ from messages import each_mentions, mentions
 from rosettaformer.files.checkpoints import container, unsupported
 from rosettaformer.files.checkpoints.hugging_face import FAMILIES, new
 
-EXPERTS, FALCON, RECURRENT, BIASES, PAIR = "experts", "fused projections", "recurrent", "position biases", "decoder"
+EXPERTS, RECURRENT, BIASES, PAIR = "experts", "recurrent", "position biases", "decoder"
 # model_type and entries of its config.json -> the components it needs
 NEEDS: list[tuple[str, dict[str, Any], list[str]]] = [
     ("phimoe", {}, [EXPERTS]),
-    ("falcon", {"alibi": True}, [FALCON, "ALiBi"]),
-    ("falcon", {"alibi": False, "parallel_attn": True}, [FALCON]),
     ("bloom", {}, ["ALiBi"]),
     ("mamba", {"state_size": 16}, [RECURRENT]),
     ("t5", {"relative_attention_num_buckets": 32, "is_encoder_decoder": True}, [BIASES, PAIR]),

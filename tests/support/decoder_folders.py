@@ -33,7 +33,7 @@ KINDS = {
     "granite": "Granite", "mixtral": "Mixtral", "qwen2_moe": "Qwen2Moe", "qwen3_moe": "Qwen3Moe", "olmoe": "Olmoe",
     "granitemoe": "GraniteMoe", "granitemoeshared": "GraniteMoeShared", "gpt_oss": "GptOss", "glm4_moe": "Glm4Moe",
     "gpt_neox": "GPTNeoX", "phi": "Phi", "cohere": "Cohere", "cohere2": "Cohere2", "gptj": "GPTJ", "codegen": "CodeGen",
-    "arcee": "Arcee", "nemotron": "Nemotron", "hunyuan_v1_dense": "HunYuanDenseV1", "biogpt": "BioGpt",
+    "arcee": "Arcee", "nemotron": "Nemotron", "hunyuan_v1_dense": "HunYuanDenseV1", "biogpt": "BioGpt", "falcon": "Falcon",
 }  # fmt: skip
 FIRST = tuple(KINDS)[:5]  # families with the most tests
 BASES = {family: f"{name}Model" for family, name in KINDS.items()} | {"gemma3_text": "Gemma3TextModel"}

@@ -19,7 +19,7 @@ ACTIVATIONS = (
 # model_type -> prefix of its class names
 ENCODERS = {
     "bert": "Bert", "roberta": "Roberta", "xlm-roberta": "XLMRoberta", "camembert": "Camembert", "distilbert": "DistilBert",
-    "nomic_bert": "NomicBert", "modernbert": "ModernBert",
+    "nomic_bert": "NomicBert", "modernbert": "ModernBert", "electra": "Electra",
 }  # fmt: skip
 ROTARY = ("nomic_bert", "modernbert")  # computed by the library in float32 in part
 GPT2_CLASSES = ("GPT2LMHeadModel", "GPT2Model")
@@ -71,6 +71,8 @@ def drawn(family: str, seed: int) -> Drawn:
             }  # fmt: skip
         if family in ROTARY:
             settings |= _rotary(family, seed, heads, size, rates)
+        if family == "electra":
+            settings |= {"embedding_size": width, "hidden_act": ("gelu", "gelu_python")[seed % 2]}
         if family == "modernbert":
             renamed = ("hidden_act", "hidden_dropout_prob", "attention_probs_dropout_prob", "layer_norm_eps", "type_vocab_size")
             settings = {name: value for name, value in settings.items() if name not in renamed}

@@ -12,7 +12,6 @@ _FAMILIES: Mapping[str, str] = {
     "its own mixture of experts": """
         dbrx deepseek_v2 deepseek_v3 dots1 ernie4_5_moe flex_olmo granitemoehybrid hunyuan_v1_moe
         jamba jetmoe lfm2_moe llama4 llama4_text minimax phimoe qwen3_next""",
-    "norms and fused projections whose names and layout depend on its config": "falcon",
     "latent attention": "deepseek_v2 deepseek_v3 kimi_k2 longcat_flash minicpm3",
     "recurrent layers in place of attention": """
         bamba falcon_h1 falcon_mamba granitemoehybrid jamba lfm2 lfm2_moe mamba mamba2 nemotron_h

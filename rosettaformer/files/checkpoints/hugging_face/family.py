@@ -107,6 +107,7 @@ class Family:
     false if there are twins. sinusoids: tensors that hold the sinusoidal positions. nameless:
     whether tensors identify the family without model_type and class. `beside`: pattern of tensors that belong to other models.
     together: rows that a file may have instead of the table's rows for the same parameters.
+    lacking: pattern of the rows that a config does not have.
     marked: end of a tensor's name whose whole layer belongs to another model; empty if there is none.
     padded_by_id: whether positions follow from the padding id, which no real token may then have.
     """
@@ -126,6 +127,7 @@ class Family:
     heads: tuple[Head, ...]
     table: Table
     together: Table = ()
+    lacking: Callable[[TransformerConfig], str] = lambda config: ""
     older: Mapping[str, str] = field(default_factory=dict)
     buffers: str
     twins: Mapping[str, str] = field(default_factory=dict)
@@ -160,7 +162,7 @@ class Family:
         If two rows of the table hold a parameter, the last counts.
         """
         own, given = self.heads_of(config), {starred(name) for name in names}
-        absent = [head.tensors for head in self.heads if head.flag and head.name not in own]
+        absent = [self.lacking(config), *(head.tensors for head in self.heads if head.flag and head.name not in own)]
         rows = [row for row in self.table if not any(re.fullmatch(pattern, row.name) for pattern in absent)]
         instead = [row for row in self.together if row.name in given]
         last = {row.parts[0].name: row for row in rows} | {part.name: row for row in instead for part in row.parts}

@@ -4,6 +4,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+from reference_numpy import TransformerConfig
 from reference_numpy.fields import is_integer
 
 from .. import tables
@@ -16,6 +17,7 @@ _SILU = {"silu": "silu", "swish": "silu"}
 _QUERY, _KEY, _VALUE = (
     Part(f"self_attention.{name}.kernel", f"({axes}) d") for name, axes in (("query", "h k"), ("key", "g k"), ("value", "g e"))
 )
+_BIASES = tuple(Part(part.name.replace("kernel", "bias"), part.axes.removesuffix(" d")) for part in (_QUERY, _KEY, _VALUE))
 _NO_GATE = {**decoder.LAYER_NORM, "gated_feed_forward": False, "feed_forward_bias": True}
 _FREE_HEADS = head_sizes("hidden_size", "num_attention_heads", {"head_dim": None}, divides=False)
 
@@ -45,11 +47,7 @@ GPT_NEOX = decoder.family(
     table=decoder.table(
         *decoder.LAYER_NORMS,
         Row("attention.query_key_value.weight", (_QUERY, _KEY, _VALUE), groups="h"),
-        Row(
-            "attention.query_key_value.bias",
-            tuple(Part(part.name.replace("kernel", "bias"), part.axes.removesuffix(" d")) for part in (_QUERY, _KEY, _VALUE)),
-            groups="h",
-        ),
+        Row("attention.query_key_value.bias", _BIASES, groups="h"),
         *tables.dense("attention.dense", "self_attention.output", "d (h e)", "d"),
         *tables.dense("mlp.dense_h_to_4h", "feed_forward.hidden", "f d", "f"),
         *tables.dense("mlp.dense_4h_to_h", "feed_forward.output", "d f", "d"),
@@ -230,4 +228,76 @@ CODEGEN = decoder.family(
     without=("ForSequenceClassification", "ForTokenClassification", "ForQuestionAnswering"),
     table=_gptj_table((Row("attn.qkv_proj.weight", (_QUERY, _VALUE, _KEY), groups=_PARTS), *_GPTJ_LAYER[:2], *_GPTJ_LAYER[5:])),
     **_GPTJ | {"joints": (*_GPTJ["joints"], Joint({}, {}, _in_parts, lambda config, said: {}, ""))},
+)  # fmt: skip
+
+
+def _shape(entries: Mapping[str, Any]) -> dict[str, Any]:
+    """Reads how a Falcon groups key heads, and where its norms are."""
+    flags = {name: entries[name] for name in ("new_decoder_architecture", "multi_query", "parallel_attn")}
+    if any(not isinstance(flag, bool) for flag in flags.values()):
+        raise ValueError(f"{', '.join(flags)} must be true or false; got {', '.join(map(repr, flags.values()))}")
+    renewed, shared, parallel = flags.values()
+    norms = entries["num_ln_in_parallel_attn"]
+    norms = 1 + renewed if norms is None else norms
+    if norms not in (1, 1 + renewed) or isinstance(norms, bool):
+        raise ValueError(f"num_ln_in_parallel_attn must be 1, or 2 with new_decoder_architecture; got {norms!r:.100}")
+    if renewed and not parallel:
+        raise ValueError("parallel_attn must be true with new_decoder_architecture; got false")
+    groups = entries["num_kv_heads"] if renewed else 1 if shared else None
+    return {
+        "key_value_heads": entries["num_attention_heads"] if groups is None else groups,
+        "norm_placement": "pre" if not parallel else "parallel" if norms == 2 else "parallel_shared",
+    }
+
+
+def _shaped(config: TransformerConfig, said: Mapping[str, Any]) -> dict[str, Any]:
+    renewed = config.norm_placement == "parallel" or 1 < config.key_value_heads < config.heads
+    return {
+        "new_decoder_architecture": renewed, "multi_query": config.key_value_heads == 1, "parallel_attn": config.parallel,
+        "num_ln_in_parallel_attn": 2 if config.norm_placement == "parallel" else 1, "num_kv_heads": config.key_value_heads,
+    }  # fmt: skip
+
+
+# Almazrouei et al. 2023: one norm or two for both; query_key_value has the queries of each group of heads, its key and its value together
+FALCON = decoder.family(
+    "Falcon", "falcon", "Falcon",
+    fixed={**decoder.LAYER_NORM, "gated_feed_forward": False},
+    entries=decoder.entries(
+        Entry("bias", False, ("query_key_value_bias", "attention_output_bias", "feed_forward_bias")),
+        Entry("ffn_hidden_size", None, ("feed_forward_width",), otherwise=lambda entries: 4 * entries["hidden_size"]),
+        Entry("hidden_dropout", 0.0, ("dropout_rate",), note=decoder.NOT_EMBEDDED),
+        act="activation", words=GELU | _SILU, epsilon="layer_norm_epsilon",
+        without=("num_key_value_heads", "intermediate_size"),
+        vocab_size=65024, hidden_size=4544, num_hidden_layers=32, num_attention_heads=71, layer_norm_epsilon=1e-5,
+        tie_word_embeddings=True,
+    ),
+    joints=(
+        head_sizes("hidden_size", "num_attention_heads"),
+        rotary.flat(10000.0, 2048),
+        Joint(
+            {"new_decoder_architecture": False, "multi_query": True, "parallel_attn": True, "num_ln_in_parallel_attn": None,
+             "num_kv_heads": None},
+            {"key_value_heads": "num_kv_heads", "norm_placement": "parallel_attn"}, _shape, _shaped,
+            "`num_kv_heads` applies to `new_decoder_architecture`; otherwise one key head serves all (`multi_query`), or each has its own",
+        ),
+    ),
+    only={**ONLY, "alibi": False},  # the class rounds its slopes to bfloat16
+    prefix="transformer.",
+    outside=gpt_neo.FAMILY.outside,
+    heads=gpt_neo.FAMILY.heads,
+    buffers=r"h\.\d+\.self_attention\.rotary_emb\.inv_freq",
+    table=decoder.table(
+        *decoder.layer_norm("input_layernorm", "self_attention_norm"),
+        *decoder.layer_norm("post_attention_layernorm", "feed_forward_norm"),
+        *decoder.layer_norm("ln_attn", "self_attention_norm"),
+        *decoder.layer_norm("ln_mlp", "feed_forward_norm"),
+        Row("self_attention.query_key_value.weight", (_QUERY, _KEY, _VALUE), groups="g"),
+        Row("self_attention.query_key_value.bias", _BIASES, groups="g"),
+        *tables.dense("self_attention.dense", "self_attention.output", "d (h e)", "d"),
+        *tables.dense("mlp.dense_h_to_4h", "feed_forward.hidden", "f d", "f"),
+        *tables.dense("mlp.dense_4h_to_h", "feed_forward.output", "d f", "d"),
+        last=decoder.layer_norm("ln_f", "decoder.final_norm"),
+        embedding="word_embeddings", layers="h.*",
+    ),
+    lacking=lambda config: r"h\.\*\.(input|post_attention)_layernorm\..*" if config.norm_placement == "parallel" else r"h\.\*\.ln_.*",
 )  # fmt: skip

@@ -28,6 +28,7 @@ _SHOWN = {
 def contradictions(family: Family, natives: Mapping[str, Native], tensors: Mapping[str, np.ndarray]) -> Iterator[str]:
     """Reports every entry whose axes have a different size in all tensors."""
     entries = family.entry_names()
+    entries |= {field: " or ".join(joint.entries) for joint in family.joints for field in joint.fields if field == "key_value_heads"}
     letters = {letter: entries[field] for letter, field in _FIELDS.items() if field in entries} | {"v": "vocab_size", "c": "id2label"}
     letters |= {f"({pair})": _together(entries, pair) for pair in ("h k", "h e", "g k", "g e")}
     sizes: dict[str, set[tuple[int, int]]] = defaultdict(set)
@@ -72,7 +73,7 @@ def _together(entries: Mapping[str, str], letters: str) -> str:
     if size:
         return f"{count} x {size}" if count else ""
     width, heads = entries.get("model_width"), entries.get("heads")
-    return f"{count} x {width} / {heads}" if count and count != heads else ""
+    return width or "" if count == heads else f"{count} x {width} / {heads}" if count else ""
 
 
 def switched(family: Family, config: TransformerConfig, names: Iterable[str]) -> tuple[TransformerConfig, list[str]]:
