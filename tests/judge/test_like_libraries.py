@@ -66,7 +66,7 @@ def settings(family: str, seed: int) -> dict[str, Any]:
     kept.pop("word_embed_proj_dim", None)
     if learned:
         kept[names["model_width"]] *= 8
-    kept |= {name: kept[names["model_width"]] for name in {"embedding_size"} & kept.keys()}
+    kept |= dict.fromkeys({"embedding_size"} & kept.keys(), kept[names["model_width"]])
     if "experts" in names:
         factor = 8 // math.gcd(8, kept[names["model_width"]])
         kept |= {names[field]: factor * kept[names[field]] for field in ("model_width", "heads", "key_value_heads")}
