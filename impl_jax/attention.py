@@ -121,6 +121,16 @@ def repeat_kv(x_bsge: jax.Array, heads: int) -> jax.Array:
     return jnp.repeat(x_bsge, heads // x_bsge.shape[2], axis=2, out_sharding=sharding)
 
 
+def clipped(x_bthk: jax.Array, limit: float | None) -> jax.Array:
+    """`min(max(x, -limit), limit)` for queries, keys and values; None clips nothing (CLIP).
+
+    `jnp.clip` halves the gradient of a number that equals the limit.
+    """
+    if limit is None:
+        return x_bthk
+    return jnp.where(jnp.abs(x_bthk) > limit, jnp.sign(x_bthk) * limit, x_bthk)
+
+
 class MultiHeadAttention(nnx.Module):
     """`head_i = attention(x W_i^Q + b_i^Q, m W_i^K + b_i^K, m W_i^V + b_i^V)`,
     `output = sum_i head_i W_i^O + b^O`: `b t d`.
@@ -149,6 +159,7 @@ class MultiHeadAttention(nnx.Module):
         self.sink = nnx.Param(zeros_h) if self.scores.sink else None
         self.width, self.rotary_layout = config.model_width, config.rotary_layout
         self.norm_after_rotation = config.query_key_norm_after_rotation
+        self.clip = config.query_key_value_clip
 
     def __call__(
         self,
@@ -187,16 +198,18 @@ class MultiHeadAttention(nnx.Module):
     ) -> tuple[jax.Array, jax.Array]:
         """`m W^K + b^K`, normalized and rotated, and `m W^V + b^V`: `b s g k` and `b s g e`."""
         key_bsgk = self.query_key_norm(self.key(memory_bsd), self.key_norm, rotation)
-        return key_bsgk, self.value(memory_bsd)
+        return key_bsgk, clipped(self.value(memory_bsd), self.clip)
 
     def query_key_norm(
         self, x_bthk: jax.Array, norm: Norm | None, rotation: Rotation | None = None
     ) -> jax.Array:
-        """Normalizes queries or keys per head or over all heads (QKNORM), and rotates (ROTARY)."""
-        if self.norm_after_rotation:
-            x_bthk = rotated(x_bthk, rotation, self.rotary_layout)
-            return x_bthk if norm is None else norm(x_bthk)
-        return rotated(x_bthk if norm is None else norm(x_bthk), rotation, self.rotary_layout)
+        """Normalizes queries or keys per head or over all heads (QKNORM), clips (CLIP) and rotates
+        (ROTARY).
+        """
+        if norm is not None and not self.norm_after_rotation:
+            x_bthk = norm(x_bthk)
+        x_bthk = rotated(clipped(x_bthk, self.clip), rotation, self.rotary_layout)
+        return norm(x_bthk) if norm is not None and self.norm_after_rotation else x_bthk
 
     def attend(self, heads: Heads, mask_bhts: Mask = None, keep_bhts: Mask = None) -> jax.Array:
         """`sum_i attention(head_i) W_i^O + b^O`: `b t d`.

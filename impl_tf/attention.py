@@ -112,6 +112,11 @@ def beside_sink(scores_bhts: tf.Tensor, sink_h: tf.Tensor | None) -> tf.Tensor:
     return tf.nn.softmax(tf.concat([scores_bhts, sink_bht1], axis=-1))[..., :-1]
 
 
+def clipped(x_bthk: tf.Tensor, limit: float | None) -> tf.Tensor:
+    """`min(max(x, -limit), limit)` for queries, keys and values; None clips nothing (CLIP)."""
+    return x_bthk if limit is None else tf.clip_by_value(x_bthk, -limit, limit)
+
+
 @register
 class MultiHeadAttention(Configured):
     """`head_i = attention(x W_i^Q + b_i^Q, m W_i^K + b_i^K, m W_i^V + b_i^V)`,
@@ -193,18 +198,21 @@ class MultiHeadAttention(Configured):
     ) -> tuple[tf.Tensor, tf.Tensor]:
         """`m W^K + b^K`, normalized and rotated, and `m W^V + b^V`: `b s g k` and `b s g e`."""
         key_bsgk = self.query_key_norm(self.key(memory_bsd), self.key_norm, rotation)
-        return key_bsgk, self.value(memory_bsd)
+        return key_bsgk, clipped(self.value(memory_bsd), self.config.query_key_value_clip)
 
     def query_key_norm(
         self, x_bthk: tf.Tensor, norm: Norm | None, rotation: Rotation | None = None
     ) -> tf.Tensor:
-        """Normalizes queries or keys per head or over all heads (QKNORM), and rotates (ROTARY)."""
+        """Normalizes queries or keys per head or over all heads (QKNORM), clips (CLIP) and rotates
+        (ROTARY).
+        """
         layout, after = self.config.rotary_layout, self.config.query_key_norm_after_rotation
-        x_bthk = rotated(x_bthk, rotation, layout) if after else x_bthk
+        limit = self.config.query_key_value_clip
+        x_bthk = rotated(clipped(x_bthk, limit), rotation, layout) if after else x_bthk
         if norm is not None:
             shape = sizes(x_bthk)
             x_bthk = tf.reshape(norm(tf.reshape(x_bthk, [shape[0], -1, norm.width])), shape)
-        return x_bthk if after else rotated(x_bthk, rotation, layout)
+        return x_bthk if after else rotated(clipped(x_bthk, limit), rotation, layout)
 
     def attend(
         self,

@@ -107,6 +107,11 @@ def repeat_kv(x_bsge: Tensor, heads: int) -> Tensor:
     return x_bsge.repeat_interleave(heads // x_bsge.shape[2], dim=2)
 
 
+def clipped(x_bthk: Tensor, limit: float | None) -> Tensor:
+    """`min(max(x, -limit), limit)` for queries, keys and values; None clips nothing (CLIP)."""
+    return x_bthk if limit is None else x_bthk.clamp(-limit, limit)
+
+
 class MultiHeadAttention(nn.Module):
     """`head_i = attention(x W_i^Q + b_i^Q, m W_i^K + b_i^K, m W_i^V + b_i^V)`,
     `output = sum_i head_i W_i^O + b^O`: `b t d`.
@@ -171,20 +176,23 @@ class MultiHeadAttention(nn.Module):
     ) -> tuple[Tensor, Tensor]:
         """`m W^K + b^K`, normalized and rotated, and `m W^V + b^V`: `b s g k` and `b s g e`."""
         key_bsgk = self.query_key_norm(self.key(memory_bsd), self.key_norm, rotation)
-        return key_bsgk, self.value(memory_bsd).unflatten(-1, (-1, self.value_size))
+        value_bsge = self.value(memory_bsd).unflatten(-1, (-1, self.value_size))
+        return key_bsgk, clipped(value_bsge, self.config.query_key_value_clip)
 
     def query_key_norm(
         self, x_btd: Tensor, norm: nn.Module | None, rotation: Rotation | None = None
     ) -> Tensor:
-        """Normalizes queries or keys per head or over all heads (QKNORM), and rotates (ROTARY)."""
+        """Normalizes queries or keys per head or over all heads (QKNORM), clips (CLIP) and rotates
+        (ROTARY).
+        """
         layout, after = self.config.rotary_layout, self.config.query_key_norm_after_rotation
-        x_bthk = x_btd.unflatten(-1, (-1, self.key_size))
-        x_bthk = rotary.rotated(x_bthk, rotation, layout) if after else x_bthk
+        x_bthk, limit = x_btd.unflatten(-1, (-1, self.key_size)), self.config.query_key_value_clip
+        x_bthk = rotary.rotated(clipped(x_bthk, limit), rotation, layout) if after else x_bthk
         if norm is not None:
             axis = 1 if self.config.query_key_norm == "head" else 2
             normed_btd = norm(x_bthk.flatten(axis, axis + 1))
             x_bthk = normed_btd.unflatten(axis, (-1, x_bthk.shape[axis + 1]))
-        return x_bthk if after else rotary.rotated(x_bthk, rotation, layout)
+        return x_bthk if after else rotary.rotated(clipped(x_bthk, limit), rotation, layout)
 
     def attend(
         self,

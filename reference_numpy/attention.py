@@ -127,6 +127,17 @@ def repeat_kv(x_bsgk: Array, heads: int) -> Array:
     return np.repeat(x_bsgk, heads // groups, axis=2) if groups != heads else x_bsgk
 
 
+def clipped(x_bthk: Array, limit: float | None) -> Array:
+    """`min(max(x, -limit), limit)` for queries, keys and values; None clips nothing (CLIP).
+
+    Source: MosaicML 2023, MPT, published code; after the norm: Muennighoff et al. 2024, OLMoE.
+    """
+    if limit is None:
+        return x_bthk
+    bound = x_bthk.dtype.type(limit)
+    return np.maximum(np.minimum(x_bthk, bound), -bound)
+
+
 def multi_head_attention(
     parameters: Tree,
     config: Config,
@@ -182,19 +193,23 @@ def keys_and_values(
     checks.check_features("memory", memory_bsd.shape, parameters["key"]["kernel"].shape[0])
     key_bsgk = projection("bsd,dgk->bsgk", parameters["key"], memory_bsd)
     value_bsge = projection("bsd,dge->bsge", parameters["value"], memory_bsd)
+    value_bsge = clipped(value_bsge, config.query_key_value_clip)
     return placed(parameters, config, "key", key_bsgk, rotation), value_bsge
 
 
 def placed(
     parameters: Tree, config: Config, name: str, x_bthk: Array, rotation: Rotation | None
 ) -> Array:
-    """`R norm(x)`, or `norm(R x)` if the config says so; name: "query" or "key".
+    """`R clip(norm(x))`, or `norm(R clip(x))` if the config says so; name: "query" or "key".
 
     Source of the second order: Tencent 2025, Hunyuan, published code.
     """
+    limit = config.query_key_value_clip
     if config.query_key_norm_after_rotation:
-        return query_key_norm(parameters, config, name, rotated(config, x_bthk, rotation))
-    return rotated(config, query_key_norm(parameters, config, name, x_bthk), rotation)
+        turned_bthk = rotated(config, clipped(x_bthk, limit), rotation)
+        return query_key_norm(parameters, config, name, turned_bthk)
+    normed_bthk = query_key_norm(parameters, config, name, x_bthk)
+    return rotated(config, clipped(normed_bthk, limit), rotation)
 
 
 def query_key_norm(parameters: Tree, config: Config, name: str, x_bthk: Array) -> Array:
@@ -334,10 +349,12 @@ def multi_head_attention_vjp(
         ("key", "bsd,dgk->bsgk", memory_bsd, inner["key_bsgk"]),
         ("value", "bsd,dge->bsge", memory_bsd, inner["value_bsge"]),
     ):
+        raw = projection(subscripts, parameters[name], x)
         if name != "value":  # queries and keys are normalized and rotated
-            raw = projection(subscripts, parameters[name], x)
             g, norm = placed_vjp(parameters, config, name, raw, rotation, cotangent=g)
             norms |= norm
+        else:
+            g = clipped_vjp(raw, config.query_key_value_clip, cotangent=g)
         vectors[name], kernels[name] = arithmetic.affine_vjp(subscripts, x, parameters[name], g)
     sink = {"sink": inner["sink_h"]} if "sink_h" in inner else {}
     gradients: Gradients = {
@@ -357,16 +374,25 @@ def placed_vjp(
     *,
     cotangent: Array,
 ) -> tuple[Array, Gradients]:
-    """Backward pass through rotation and norm. Returns the same as `query_key_norm_vjp`."""
-    after, norms = config.query_key_norm_after_rotation, Gradients()
+    """Backward pass through rotation, clip and norm. Returns the same as `query_key_norm_vjp`."""
+    after, limit = config.query_key_norm_after_rotation, config.query_key_value_clip
+    norms = Gradients()
+    raw_bthk = x_bthk if after else query_key_norm(parameters, config, name, x_bthk)
     if after:
-        x_bthk = rotated(config, x_bthk, rotation)
-        cotangent, norms = query_key_norm_vjp(parameters, config, name, x_bthk, cotangent=cotangent)
+        turned = rotated(config, clipped(x_bthk, limit), rotation)
+        cotangent, norms = query_key_norm_vjp(parameters, config, name, turned, cotangent=cotangent)
     if rotation is not None:
         cotangent = rotary.rotated_vjp(rotation, config.rotary_layout, cotangent=cotangent)
+    cotangent = clipped_vjp(raw_bthk, limit, cotangent=cotangent)
     if after:
         return cotangent, norms
     return query_key_norm_vjp(parameters, config, name, x_bthk, cotangent=cotangent)
+
+
+def clipped_vjp(x_bthk: Array, limit: float | None, *, cotangent: Array) -> Array:
+    """The gradient of `clipped`: clipped numbers pass none."""
+    inside = limit is None or np.abs(x_bthk) <= x_bthk.dtype.type(limit)
+    return np.where(inside, cotangent, cotangent.dtype.type(0))
 
 
 def query_key_norm_vjp(

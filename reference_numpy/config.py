@@ -167,6 +167,7 @@ class TransformerConfig(fields.Fields):
     window: _Count  # keys visible in a local layer, including the query's own; 0: no local layers
     query_key_norm: _QueryKeyNorm  # norm of queries and keys, per head or over all
     query_key_norm_after_rotation: _Flag  # after the rotation instead of before
+    query_key_value_clip: _PositiveOrNone  # clips them and values on both sides
     score_scale: _PositiveOrNone  # multiplies attention scores; None: k ** -0.5
     score_cap: _PositiveOrNone  # attention scores become cap tanh(scores / cap)
     attention_sinks: _Sinks  # layers whose self-attention has a sink, a learned score per head

@@ -53,6 +53,7 @@ _PAPER_BASE = TransformerConfig(
     window=0,
     query_key_norm="none",
     query_key_norm_after_rotation=False,
+    query_key_value_clip=None,
     score_scale=None,
     score_cap=None,
     attention_sinks="none",

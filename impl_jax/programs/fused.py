@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from flax import nnx
 from flax.typing import Dtype
 
-from ..attention import MultiHeadAttention
+from ..attention import MultiHeadAttention, clipped
 from ..cache import check_steps
 from ..embedding import Logits
 from ..experts import MixtureOfExperts, expert
@@ -42,7 +42,7 @@ class FusedAttention(MultiHeadAttention):
         self.weights_dropout, self.scores = attention.weights_dropout, attention.scores
         self.sink = attention.sink
         self.width, self.rotary_layout = attention.width, attention.rotary_layout
-        self.norm_after_rotation = attention.norm_after_rotation
+        self.norm_after_rotation, self.clip = attention.norm_after_rotation, attention.clip
 
     def queries(self, query_btd: jax.Array, rotation: Rotation | None = None) -> jax.Array:
         (query_bthk,) = self.query.separate(query_btd)
@@ -52,7 +52,8 @@ class FusedAttention(MultiHeadAttention):
         self, memory_bsd: jax.Array, rotation: Rotation | None = None
     ) -> tuple[jax.Array, jax.Array]:
         key_bsgk, value_bsge = self.key_value.separate(memory_bsd)
-        return self.query_key_norm(key_bsgk, self.key_norm, rotation), value_bsge
+        key_bsgk = self.query_key_norm(key_bsgk, self.key_norm, rotation)
+        return key_bsgk, clipped(value_bsge, self.clip)
 
     def project(
         self, query_btd: jax.Array, memory_bsd: jax.Array, rotation: Rotation | None = None
@@ -64,7 +65,7 @@ class FusedAttention(MultiHeadAttention):
         query_bthk = self.query_key_norm(query_bthk, self.query_norm, rotation)
         key_btgk = self.query_key_norm(key_btgk, self.key_norm, rotation)
         sink_h = None if self.sink is None else self.sink[...]
-        return Heads(query_bthk, key_btgk, value_btge, sink_h)
+        return Heads(query_bthk, key_btgk, clipped(value_btge, self.clip), sink_h)
 
 
 class FusedFeedForward(FeedForward):

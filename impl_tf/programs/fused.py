@@ -7,7 +7,7 @@ import tensorflow as tf
 from reference_numpy import TransformerConfig
 
 from .. import weights
-from ..attention import MultiHeadAttention
+from ..attention import MultiHeadAttention, clipped
 from ..embedding import capped
 from ..experts import MixtureOfExperts, Stacked
 from ..feed_forward import FeedForward
@@ -62,13 +62,15 @@ class FusedAttention(MultiHeadAttention):
         query_bthk, key_btgk, value_btge = self.query_key_value.separate(query_btd)
         query_bthk = self.query_key_norm(query_bthk, self.query_norm, rotation)
         key_btgk = self.query_key_norm(key_btgk, self.key_norm, rotation)
+        value_btge = clipped(value_btge, self.config.query_key_value_clip)
         return Heads(query_bthk, key_btgk, value_btge, self.sink)
 
     def keys_and_values(
         self, memory_bsd: tf.Tensor, rotation: Rotation | None = None
     ) -> tuple[tf.Tensor, tf.Tensor]:
         key_bsgk, value_bsge = self.key_value.separate(memory_bsd)
-        return self.query_key_norm(key_bsgk, self.key_norm, rotation), value_bsge
+        key_bsgk = self.query_key_norm(key_bsgk, self.key_norm, rotation)
+        return key_bsgk, clipped(value_bsge, self.config.query_key_value_clip)
 
 
 class FusedFeedForward(FeedForward):

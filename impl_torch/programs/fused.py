@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from reference_numpy import checks
 
-from ..attention import MultiHeadAttention
+from ..attention import MultiHeadAttention, clipped
 from ..embedding import Logits, scaled_and_capped
 from ..experts import MixtureOfExperts
 from ..feed_forward import FeedForward, gated
@@ -57,7 +57,8 @@ class FusedAttention(MultiHeadAttention):
     ) -> tuple[Tensor, Tensor]:
         key, value = self.key_value(memory_bsd).split(self.key_value.sizes, dim=-1)
         key_bsgk = self.query_key_norm(key, self.key_norm, rotation)
-        return key_bsgk, value.unflatten(-1, (-1, self.value_size))
+        value_bsge = value.unflatten(-1, (-1, self.value_size))
+        return key_bsgk, clipped(value_bsge, self.config.query_key_value_clip)
 
     def project(
         self, query_btd: Tensor, memory_bsd: Tensor, rotation: Rotation | None = None
@@ -70,7 +71,7 @@ class FusedAttention(MultiHeadAttention):
         return Heads(
             self.query_key_norm(query, self.query_norm, rotation),
             self.query_key_norm(key, self.key_norm, rotation),
-            value.unflatten(-1, (-1, self.value_size)),
+            clipped(value.unflatten(-1, (-1, self.value_size)), self.config.query_key_value_clip),
             self.sink,
         )
 

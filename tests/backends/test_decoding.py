@@ -17,6 +17,7 @@ OPTIONS: dict[str, Any] = {"start_id": START, "end_id": END, "max_new_tokens": 5
 CONFIG = preset(
     "tiny", source_vocabulary=VOCABULARY, target_vocabulary=VOCABULARY, model_width=12, heads=4, key_value_heads=2, key_size=3,
     value_size=5, feed_forward_width=7, encoder_layers=1, decoder_layers=1, attention_bias=True, output_bias=True,
+    query_key_value_clip=0.5,
 )  # fmt: skip
 PREFIX = np.array([[PADDING, PADDING, START], [START, 4, 5], [PADDING, START, 6]])
 PENALTIES = {"repetition_penalty": 1.5, "no_repeat_ngram": 2, "min_new_tokens": 3}

@@ -87,7 +87,7 @@ FLIPPED: dict[str, tuple[Any, ...]] = {
     "architectures": (["LlamaForCausalLM", "LlamaModel"], ["RobertaForMaskedLM"], "BertForMaskedLM"),
     "dtype": ("float32",), "torch_dtype": ("float16",), "transformers_version": ("4.0.0",), "initializer_range": (0.5,),
     "problem_type": ("regression",), "pad_token_id": (3,), "bos_token_id": (5,), "eos_token_id": (None, [6, 7]), "temperature": (0.5,),
-    "id2label": ({"0": "a", "1": "b", "2": "c"},), "per_layer_config": ({"0": {"hidden_size": 6}},), "num_heads": (3,), "clip_qkv": (3.0,),
+    "id2label": ({"0": "a", "1": "b", "2": "c"},), "per_layer_config": ({"0": {"hidden_size": 6}},), "num_heads": (3,), "clip_qkv": (0.1,),
     "quantization_config": ({"bits": 8},), "auto_map": ({"AutoModel": "m.M"},), "qkv_bias": (True, False), "hidden_dropout": (0.5,),
     "norm_epsilon": (1e-2, 0), "layer_norm_eps": (1e-2, 0, "1e-5"), "use_qkv_bias": (True,),
     "attention_out_bias": (True,), "use_parallel_residual": (True,), "qk_layernorm": (True,), "residual_dropout": (0.5,),
@@ -113,7 +113,7 @@ REFUSED: dict[str, tuple[Any, ...]] = {
     "quantization_config": FLIPPED["quantization_config"], "is_encoder_decoder": (True,), "tie_last_hidden_states": (False,),
     "rms_norm_eps": (0,), "attention_dropout": (1.5,), "tie_word_embeddings": (True,), "num_key_value_heads": (3,),
     "hidden_act": ("gelu_10", "mish"), "rope_parameters": BAD, "rope_scaling": BAD, "final_logit_softcapping": (-1.0,),
-    "attn_logit_softcapping": (0.0,), "no_rope_layers": ([2, 1, 1],), "clip_qkv": (3.0,), "num_experts_per_tok": (0,), "topk_group": (0,),
+    "attn_logit_softcapping": (0.0,), "no_rope_layers": ([2, 1, 1],), "num_experts_per_tok": (0,), "topk_group": (0,),
     "swiglu_alpha": (1.0, 2), "swiglu_limit": (0.0,), "routed_scaling_factor": (0.0,), **dict.fromkeys(MULTIPLIERS, (0.0, -1.0)),
 }  # fmt: skip
 BY_LAYER = {

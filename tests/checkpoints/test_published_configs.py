@@ -113,8 +113,8 @@ PUBLISHED: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
         "norm_topk_prob": True, "num_experts": 128, "num_experts_per_tok": 8, "num_hidden_layers": 48, "rope_scaling": None,
         "rope_theta": 1000000.0, "sliding_window": None, "use_sliding_window": False,
     }, {"experts": 128, "router_normalize": True, "query_key_norm": "head", "rotary_base": 1e6}),
-    ("olmoe", {"clip_qkv": None, "norm_topk_prob": False, "num_experts": 64, "rope_scaling": None, "rope_theta": 10000.0}, {
-        "experts": 64, "experts_per_token": 8, "query_key_norm": "width",
+    ("olmoe", {"clip_qkv": 8.0, "norm_topk_prob": False, "num_experts": 64, "rope_scaling": None, "rope_theta": 10000.0}, {
+        "experts": 64, "experts_per_token": 8, "query_key_norm": "width", "query_key_value_clip": 8.0,
     }),
     ("granitemoe", {
         "attention_multiplier": 0.015625, "embedding_multiplier": 12.0, "logits_scaling": 6.0, "num_local_experts": 40,

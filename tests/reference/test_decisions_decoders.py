@@ -210,6 +210,26 @@ def test_QKNORM_norms_each_head_or_all_before_the_rotation(kind: str) -> None:
     assert part["key_norm"]["scale"].shape == ((4,) if kind == "head" else (2, 4))
 
 
+@pytest.mark.parametrize("after", [False, True])
+def test_CLIP_bounds_values_and_what_rotates(after: bool) -> None:
+    config = LLAMA.replace(query_key_norm="width", query_key_value_clip=0.6, query_key_norm_after_rotation=after)
+    part, x = parameters.nest(draw_parameters(config, 2, "multi_head_attention")), np.random.default_rng(10).normal(size=(2, 3, 6))
+    place = np.arange(3)[None] + 5
+
+    def normed(raw: np.ndarray) -> np.ndarray:
+        scaled = raw / np.sqrt((raw**2).mean(axis=(2, 3), keepdims=True) + config.epsilon)
+        return scaled * part["key_norm"]["scale"].reshape(raw.shape[2:])
+
+    _, key, value, _ = attention.project(part, config, x, x, stacks.rotation(config, 0, x, place))
+    raw, raw_value = (np.einsum("btd,dgk->btgk", x, part[name]["kernel"]) for name in ("key", "value"))
+    turned = rotary.rotary_embedding(np.clip(raw if after else normed(raw), -0.6, 0.6), place, config)
+    assert_allclose(key, normed(turned) if after else turned, rtol=1e-12)
+    assert_allclose(value, np.clip(raw_value, -0.6, 0.6), rtol=1e-12, atol=1e-15)
+    assert (np.abs(raw_value) > 0.6).any() and (np.abs(raw_value) < 0.6).any()
+    slope = attention.clipped_vjp(np.array([-0.7, -0.6, 0.0, 0.6, 0.7]), 0.6, cotangent=np.full(5, 3.0))
+    assert_array_equal(slope, [0, 3, 3, 3, 0])
+
+
 def test_QKNORM_norms_after_the_rotation_if_the_config_says_so() -> None:
     config = LLAMA.replace(query_key_norm="head", query_key_norm_after_rotation=True)
     part, x = parameters.nest(draw_parameters(config, 2, "multi_head_attention")), np.random.default_rng(10).normal(size=(2, 3, 6))

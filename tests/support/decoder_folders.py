@@ -224,6 +224,8 @@ def drawn(family: str, seed: int) -> Drawn:
     if family == "opt":
         placed = {"do_layer_norm_before": seed % 4 != 3, "_remove_final_layer_norm": seed % 4 == 2}
         settings |= {"max_position_embeddings": 30, "word_embed_proj_dim": [None, heads * size][seed % 2], **placed}
+    if "query_key_value_clip" in entries:
+        settings[entries["query_key_value_clip"]] = [0.5, None, 1.0][seed % 3]
     if family in MIXTURES:
         settings |= experts(family, rng, layers)
     if "score_scale" in entries and family.startswith("granite"):

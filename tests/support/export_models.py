@@ -19,7 +19,10 @@ _SMALL = {
 }  # fmt: skip
 _GROUPED = _SMALL | {"key_value_heads": 1, "decoder_layers": 2}
 _EXPERTS = {"experts": 5, "experts_per_token": 2, "expert_width": 6}
-_CLIPPED = {"activation": "gelu_sigmoid", "gate_limit": 0.5, "hidden_offset": 1.0, "feed_forward_bias": True, "attention_sinks": "all"}
+_CLIPPED = {
+    "activation": "gelu_sigmoid", "gate_limit": 0.5, "hidden_offset": 1.0, "query_key_value_clip": 0.5, "feed_forward_bias": True,
+    "attention_sinks": "all",
+}  # fmt: skip
 _MODERN = {
     "positions": "rotary", "max_positions": 0, "segments": 2, "norm_placement": "pre", "first_norm": False, "final_norm": True,
     "norm_offset": False, "gated_feed_forward": True, "layer_pattern": ("global", "local"), "window": 2, "head_bias": False,

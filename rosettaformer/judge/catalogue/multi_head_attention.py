@@ -5,6 +5,8 @@ from typing import Any
 
 import numpy as np
 
+from reference_numpy import attention
+
 from ..expectation.patching import within
 from .alteration import LOADED, Alteration, Altered, Array, Variants, on_arguments, on_call, on_result, setting
 from .kernels import FUSED, OUTPUT, PROJECTIONS, of_projection
@@ -118,6 +120,23 @@ def _bias_for_every_head(parameters: Any) -> Any:
     return dict(parameters) | {"output": output | {"bias": output["bias"] * output["bias"].dtype.type(output["kernel"].shape[0])}}
 
 
+def _clipped_if(queries_and_keys: bool, values: bool) -> Mapping[str, Callable]:
+    """Clips only some of queries, keys and values."""
+
+    def read(original: Callable, parameters: Any, config: Any, *rest: Any, **options: Any) -> Any:
+        raw = config.replace(query_key_value_clip=None)
+        query_bthk, key_bsgk, *_ = original(parameters, config if queries_and_keys else raw, *rest, **options)
+        return original(parameters, config if values else raw, *rest, **options)._replace(query_bthk=query_bthk, key_bsgk=key_bsgk)
+
+    return {"attention.project": read}
+
+
+def _clipped_before_norm(original: Callable, parameters: Any, config: Any, name: str, x_bthk: Array, rotation: Any) -> Array:
+    if (limit := config.query_key_value_clip) is not None and not config.query_key_norm_after_rotation:
+        x_bthk, config = attention.clipped(x_bthk, limit), config.replace(query_key_value_clip=None)
+    return original(parameters, config, name, x_bthk, rotation)
+
+
 def _twice(*names: str) -> Mapping[str, Callable]:
     """Adds the biases of these projections twice."""
     doubled = of_projection(lambda parameters, inputs: {name: x + x if name == "bias" else x for name, x in parameters.items()}, *names)
@@ -151,6 +170,8 @@ ALTERED: Altered = {
     "MHA18": _merged(lambda x_bthe: x_bthe[:, :, ::-1]),
     "MHA20": {ATTENTION: on_call(_keys_reshaped)},
     "MHA21": {"attention.multi_head_attention": on_arguments(parameters=_bias_for_every_head)},
+    "MHA22": {"attention.clipped": lambda original, x_bthk, limit: x_bthk},
+    "MHA23": {"attention.placed": _clipped_before_norm},
 }
 VARIANTS: Variants = {
     "MHA1": {f"the heads of {words} are split without a transpose": _split_without_transpose(*words.split(" and ")) for words in PARTS},
@@ -161,6 +182,10 @@ VARIANTS: Variants = {
         "every head's output is the mean of all heads": _merged(
             lambda x_bthe: np.repeat(x_bthe.mean(axis=2, keepdims=True, dtype=x_bthe.dtype), x_bthe.shape[2], axis=2)
         ),
+    },
+    "MHA22": {
+        "the values are not clipped": _clipped_if(queries_and_keys=True, values=False),
+        "only the values are clipped": _clipped_if(queries_and_keys=False, values=True),
     },
     "MHA21": {f"the {name} projection's bias is added twice": _twice(name) for name in ("query", "value", "output")}
     | {"all projection biases are added twice": _twice(*PROJECTIONS)},

@@ -22,7 +22,7 @@ PARTS = ("layers", "rotation", "attention", "feed_forward", "model")  # of the t
 PLAIN = TEMPLATES.parents[1] / "guide" / "snippets" / "components"  # the guide's plain functions
 _FIELDS = (
     "heads", "epsilon", "score_cap", "logit_cap", "logit_scale", "embedding_multiplier", "residual_multiplier", "gate_limit",
-    "experts", "experts_per_token", "router_groups", "router_groups_kept", "router_scale",
+    "query_key_value_clip", "experts", "experts_per_token", "router_groups", "router_groups_kept", "router_scale",
 )  # fmt: skip
 _COMPUTED = {  # fields computed from entries
     "score_scale": {"query_pre_attn_scalar": 'config["query_pre_attn_scalar"] ** -0.5'},

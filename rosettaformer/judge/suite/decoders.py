@@ -80,6 +80,11 @@ CATCHES = {
         multi_head_attention/query_key_norm_head_after_rotation multi_head_attention/query_key_norm_width_after_rotation
         transformer/hunyuan
     """,
+    "MHA22": """
+        multi_head_attention/clip multi_head_attention/clip_after_norm multi_head_attention/clip_before_norm
+        multi_head_attention/cross_clip transformer/clipped decode_in_steps/clipped
+    """,
+    "MHA23": "multi_head_attention/clip_after_norm multi_head_attention/cross_clip transformer/clipped",
     "NRM24": "rms_norm/plain rms_norm/large_mean decoder_layer/llama transformer/llama",
     "NRM25": "rms_norm/one_plus_scale layer_norm/one_plus_scale decoder/mixed transformer/gemma transformer/gemma3",
     "NRM27": "rms_norm/large",
@@ -275,11 +280,16 @@ def _attention_cases(build: Builder) -> Iterator[Case]:
     after = {"query_key_norm_after_rotation": True}
     yield from placed("query_key_norm_head_after_rotation", _llama(build, query_key_norm="head", **after))
     yield from placed("query_key_norm_width_after_rotation", _llama(build, query_key_norm="width", **after))
+    clip = {"query_key_value_clip": 0.8}
+    yield from placed("clip", _llama(build, **clip))
+    yield from placed("clip_after_norm", _llama(build, query_key_norm="width", **clip))
+    yield from placed("clip_before_norm", _llama(build, query_key_norm="head", **clip | after))
     rotated = {"positions": "rotary", "query_key_value_bias": True}  # a key bias only matters in rotated keys
     yield from placed("query_key_value_bias", _llama(build, **rotated))
     yield from attended("output_bias", _llama(build, attention_output_bias=True), return_weights=True)
     yield from placed("window_cap", _gemma(build), mask_bhts=ragged(B, T)[:, None, None])
     layered = build.config(query_key_norm="width", **HEADS)
+    yield build.make("multi_head_attention", "cross_clip", layered.replace(**clip), query_btd="b t d", memory_bsd="b s d")
     yield build.make("multi_head_attention", "cross_query_key_norm", layered, query_btd="b t d", memory_bsd="b s d")
 
 
@@ -341,6 +351,7 @@ def _models(build: Builder) -> Iterator[tuple[str, TransformerConfig]]:
     yield "gemma3", _gemma(build, query_key_norm="head", score_cap=None, logit_cap=None, **pattern)
     yield "phi3", _llama(build, rotary_scaling=SCALINGS["longrope"])
     yield "olmo2", _llama(build, norm_placement="after", query_key_norm="width", norm_cast_before_scale=False)
+    yield "clipped", _llama(build, query_key_norm="width", query_key_value_clip=0.8, decoder_layers=2)
     yield "hunyuan", _llama(build, query_key_norm="head", query_key_norm_after_rotation=True, decoder_layers=2)
     yield "smollm3", _llama(build, decoder_layers=2, rotary_pattern=(True, False))
     yield "yarn", _llama(build, rotary_scaling=SCALINGS["yarn"])
@@ -387,7 +398,7 @@ def _decoding_cases(build: Builder) -> Iterator[Case]:
     length = 2 * T
     mask = np.arange(length) >= np.array([[0], [3], [1]])
     configs = dict(_models(build))
-    steps = dict.fromkeys(("llama", "gemma", "mistral", "qwen3", "gemma3", "smollm3", "gptj", "hunyuan"), (4, 1, 3, 2)) | {
+    steps = dict.fromkeys(("llama", "gemma", "mistral", "qwen3", "gemma3", "smollm3", "gptj", "hunyuan", "clipped"), (4, 1, 3, 2)) | {
         "mistral_one_by_one": (1,) * length
     }
     for name, splits in steps.items():

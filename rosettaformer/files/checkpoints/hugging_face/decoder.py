@@ -25,6 +25,7 @@ TANH = {"gelu_pytorch_tanh": "gelu_tanh", **GELU, "silu": "silu", "swish": "silu
 ATTENTION_BIAS = Entry("attention_bias", False, ("query_key_value_bias", "attention_output_bias"))
 NOT_EMBEDDED = "applies to the outputs of sub-layers only; training here also applies it to the embedded tokens"
 MLP_BIAS = Entry("mlp_bias", False, ("feed_forward_bias",))
+CLIP = Entry("clip_qkv", None, ("query_key_value_clip",))
 _FIELDS = {
     "vocab_size": ("target_vocabulary", "source_vocabulary"),
     "hidden_size": ("model_width",),

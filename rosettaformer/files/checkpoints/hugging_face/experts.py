@@ -184,11 +184,10 @@ OLMOE = decoder.family(
     fixed={"router_scores": "softmax", "query_key_norm": "width"},
     entries=decoder.entries(
         decoder.ATTENTION_BIAS, _QWEN[0], width("intermediate_size", 2048), per_token(8),
-        without=("intermediate_size",),
+        decoder.CLIP, without=("intermediate_size",),
         vocab_size=50304, hidden_size=2048, num_hidden_layers=16, num_attention_heads=16, rms_norm_eps=1e-5,
     ),
     joints=(head_sizes("hidden_size", "num_attention_heads"), rotary.flat(10000.0, 4096), count("num_experts", 64)),
-    only={**ONLY, "clip_qkv": None},
     ignored=TRAINING,
     aliases={"num_local_experts": "num_experts"},
     without=("ForSequenceClassification", "ForTokenClassification", "ForQuestionAnswering"),
