@@ -18,7 +18,7 @@ __all__ = ["LayerNorm", "norm", "RMSNorm"]  # noqa: RUF022 - the order of the tw
 
 
 class Norm(nnx.Module):
-    """The part common to both norms: scale and offset.
+    """The part common to both norms: scale and offset, if they have them.
 
     width: size of the last axis of `b t d`; a tuple names the last axes of queries or keys,
     `b t h k`. one_plus_scale: multiplies by `1 + scale`, which starts at 0. Half-precision dtypes
@@ -27,13 +27,13 @@ class Norm(nnx.Module):
 
     def __init__(
         self, width: int | tuple[int, ...], epsilon: float, offset: bool = True,
-        one_plus_scale: bool = False, cast_before_scale: bool = False,
+        one_plus_scale: bool = False, cast_before_scale: bool = False, scale: bool = True,
         *, param_dtype: Dtype = jnp.float32,
     ) -> None:  # fmt: skip
         first = jnp.zeros if one_plus_scale else jnp.ones
-        self.scale = nnx.Param(first(width, param_dtype))
+        self.scale = nnx.Param(first(width, param_dtype)) if scale else None
         self.offset = nnx.Param(jnp.zeros(width, param_dtype)) if offset else None
-        self.axes = tuple(range(-self.scale.ndim, 0))
+        self.axes = (-1,) if isinstance(width, int) else tuple(range(-len(width), 0))
         self.width, self.epsilon = width, epsilon
         self.one_plus_scale, self.cast_before_scale = one_plus_scale, cast_before_scale
 
@@ -46,12 +46,14 @@ class Norm(nnx.Module):
         """`scale n + offset`."""
         if self.cast_before_scale:
             normalised_btd = normalised_btd.astype(dtype)
-        scale_d = self.scale[...].astype(normalised_btd.dtype)
-        if self.one_plus_scale:
-            scale_d = 1 + scale_d
-        # In float32, as in `add_bias`, so that the gradient of the scale adds up there.
-        wide_btd = upcast_half(normalised_btd)
-        y_btd = (wide_btd * upcast_half(aligned(scale_d, wide_btd))).astype(normalised_btd.dtype)
+        y_btd = normalised_btd
+        if self.scale is not None:
+            scale_d = self.scale[...].astype(y_btd.dtype)
+            if self.one_plus_scale:
+                scale_d = 1 + scale_d
+            # In float32, as in `add_bias`, so that the gradient of the scale adds up there.
+            wide_btd = upcast_half(y_btd)
+            y_btd = (wide_btd * upcast_half(aligned(scale_d, wide_btd))).astype(y_btd.dtype)
         if self.offset is not None:
             y_btd = add_bias(y_btd, self.offset[...].astype(y_btd.dtype))
         return y_btd.astype(dtype)
@@ -92,7 +94,7 @@ def norm(
     kind = RMSNorm if config.norm == "rms" else LayerNorm
     flags = config.norm_offset, config.norm_one_plus_scale, config.norm_cast_before_scale
     width, dtype = width or config.model_width, own.get("param_dtype", jnp.float32)
-    return kind(width, config.epsilon, *flags, param_dtype=dtype)
+    return kind(width, config.epsilon, *flags, config.norm_scale, param_dtype=dtype)
 
 
 def output_norm(config: TransformerConfig, **own: Unpack[Own]) -> Norm | None:

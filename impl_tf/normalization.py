@@ -13,7 +13,7 @@ __all__ = ["LayerNorm", "norm", "RMSNorm"]  # noqa: RUF022 - the order of the tw
 
 
 class _Norm(Traced):
-    """Parameters: scale `d`, which starts at 0 with one_plus_scale, and an optional offset `d`.
+    """Parameters: scale `d`, which starts at 0 with one_plus_scale, and offset `d`; both optional.
 
     Half precision computes in float32 up to and including the offset; with cast_before_scale it
     rounds before the scale.
@@ -26,26 +26,27 @@ class _Norm(Traced):
         offset: bool = True,
         one_plus_scale: bool = False,
         cast_before_scale: bool = False,
+        scale: bool = True,
         **kwargs: object,
     ) -> None:
         super().__init__(**kwargs)
-        self.width, self.epsilon, self.use_offset = width, epsilon, offset
+        self.width, self.epsilon, self.use_offset, self.use_scale = width, epsilon, offset, scale
         self.one_plus_scale, self.cast_before_scale = one_plus_scale, cast_before_scale
 
     def build(self, input_shape: object = None) -> None:
         first = "zeros" if self.one_plus_scale else "ones"
-        self.scale = self.add_weight(shape=(self.width,), initializer=first, name="scale")
-        self.offset = None
+        self.scale = self.offset = None
+        if self.use_scale:
+            self.scale = self.add_weight(shape=(self.width,), initializer=first, name="scale")
         if self.use_offset:
             self.offset = self.add_weight(shape=(self.width,), initializer="zeros", name="offset")
 
     def scaled(self, x_btd: tf.Tensor, factor_bt1: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
         """`scale x factor + offset` in this dtype."""
         wide = dtype if self.cast_before_scale else x_btd.dtype
-        scale_d = tf.cast(self.scale, wide)
-        if self.one_plus_scale:
-            scale_d += 1
-        y_btd = tf.cast(x_btd * factor_bt1, wide) * scale_d
+        y_btd = tf.cast(x_btd * factor_bt1, wide)
+        if self.scale is not None:
+            y_btd *= tf.cast(self.scale, wide) + (1 if self.one_plus_scale else 0)
         if self.offset is not None:
             y_btd += tf.cast(self.offset, wide)
         return tf.cast(y_btd, dtype)
@@ -53,7 +54,7 @@ class _Norm(Traced):
     def get_config(self) -> dict[str, object]:
         sizes = {"width": self.width, "epsilon": self.epsilon, "offset": self.use_offset}
         scale = {"one_plus_scale": self.one_plus_scale, "cast_before_scale": self.cast_before_scale}
-        return {**super().get_config(), **sizes, **scale}
+        return {**super().get_config(), **sizes, **scale, "scale": self.use_scale}
 
 
 @register
@@ -99,6 +100,7 @@ def norm(config: TransformerConfig, width: int | None = None, **kwargs: object) 
         config.norm_offset,
         config.norm_one_plus_scale,
         config.norm_cast_before_scale,
+        config.norm_scale,
         **kwargs,
     )
 

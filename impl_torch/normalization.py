@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -13,7 +14,7 @@ __all__ = ["LayerNorm", "norm", "RMSNorm"]  # noqa: RUF022 - the order of the tw
 
 
 class Norm(nn.Module):
-    """The part common to both norms: scale is `weight`, offset is `bias` or None.
+    """The part common to both norms: scale is `weight` or None, offset is `bias` or None.
 
     one_plus_scale: multiplies by `1 + scale`. cast_before_scale: half-precision dtypes round the
     normalized values before the scale.
@@ -21,6 +22,7 @@ class Norm(nn.Module):
 
     weight: Any
     bias: Any
+    normalized_shape: tuple[int, ...]
 
     def __init__(
         self,
@@ -29,31 +31,34 @@ class Norm(nn.Module):
         offset: bool = True,
         one_plus_scale: bool = False,
         cast_before_scale: bool = False,
+        scale: bool = True,
     ) -> None:
-        super().__init__(width, eps=epsilon)
-        self.bias = nn.Parameter(self.weight.new_empty(width)) if offset else None
+        super().__init__(width, eps=epsilon, elementwise_affine=scale)
+        self.bias = nn.Parameter(torch.empty(width)) if offset else None
         self.one_plus_scale, self.cast_before_scale = one_plus_scale, cast_before_scale
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
         """Resets scale and offset to the identity; torch calls it before the options are set."""
-        nn.init.constant_(self.weight, 0 if getattr(self, "one_plus_scale", False) else 1)
+        if self.weight is not None:
+            nn.init.constant_(self.weight, 0 if getattr(self, "one_plus_scale", False) else 1)
         if (offset := getattr(self, "bias", None)) is not None:
             nn.init.zeros_(offset)
 
     def scaled(self, normalised_btd: Tensor) -> Tensor:
         """`scale n + offset`, rounded to the dtype of n after each step."""
         scale, offset = self.scale_and_offset(False)
-        y_btd = normalised_btd * scale.to(normalised_btd.dtype)
+        dtype = normalised_btd.dtype
+        y_btd = normalised_btd if scale is None else normalised_btd * scale.to(dtype)
         return y_btd if offset is None else y_btd + offset.to(y_btd.dtype)
 
-    def scale_and_offset(self, wide: bool) -> tuple[Tensor, Tensor | None]:
-        """Returns the factor and the offset; wide: in at least float32."""
+    def scale_and_offset(self, wide: bool) -> tuple[Tensor | None, Tensor | None]:
+        """Returns the factor and the offset, or None; wide: in at least float32."""
         scale, offset = self.weight, self.bias
         if wide:
-            scale = precision.upcast_half(scale)
+            scale = None if scale is None else precision.upcast_half(scale)
             offset = None if offset is None else precision.upcast_half(offset)
-        return 1 + scale if self.one_plus_scale else scale, offset
+        return scale if scale is None or not self.one_plus_scale else 1 + scale, offset
 
 
 class LayerNorm(Norm, nn.LayerNorm):
@@ -64,14 +69,14 @@ class LayerNorm(Norm, nn.LayerNorm):
     """
 
     def forward(self, x_btd: Tensor) -> Tensor:
-        checks.check_features("x", x_btd.shape, self.weight.shape[0])
+        checks.check_features("x", x_btd.shape, self.normalized_shape[0])
         if self.cast_before_scale and precision.is_half(x_btd):
-            wide_btd = F.layer_norm(x_btd.float(), self.weight.shape, eps=self.eps)
+            wide_btd = F.layer_norm(x_btd.float(), self.normalized_shape, eps=self.eps)
             return self.scaled(wide_btd.to(x_btd.dtype))
         wide = x_btd.device.type == "cpu" or self.one_plus_scale
         x = precision.upcast_half(x_btd) if wide else x_btd
         scale, offset = self.scale_and_offset(wide)
-        return F.layer_norm(x, scale.shape, scale, offset, self.eps).to(x_btd.dtype)
+        return F.layer_norm(x, self.normalized_shape, scale, offset, self.eps).to(x_btd.dtype)
 
 
 class RMSNorm(Norm, nn.RMSNorm):
@@ -81,13 +86,14 @@ class RMSNorm(Norm, nn.RMSNorm):
     """
 
     def forward(self, x_btd: Tensor) -> Tensor:
-        checks.check_features("x", x_btd.shape, self.weight.shape[0])
+        checks.check_features("x", x_btd.shape, self.normalized_shape[0])
         if self.cast_before_scale and precision.is_half(x_btd):
-            return self.scaled(F.rms_norm(x_btd, self.weight.shape, eps=self.eps))
-        wide = self.one_plus_scale or self.bias is not None or self.weight.dtype != x_btd.dtype
+            return self.scaled(F.rms_norm(x_btd, self.normalized_shape, eps=self.eps))
+        other = self.weight is not None and self.weight.dtype != x_btd.dtype
+        wide = self.one_plus_scale or self.bias is not None or other
         x = precision.upcast_half(x_btd) if wide else x_btd
         scale, offset = self.scale_and_offset(wide)
-        y_btd = F.rms_norm(x, scale.shape, scale, self.eps)
+        y_btd = F.rms_norm(x, self.normalized_shape, scale, self.eps)
         return (y_btd if offset is None else y_btd + offset).to(x_btd.dtype)
 
 
@@ -95,4 +101,5 @@ def norm(config: TransformerConfig, width: int | None = None) -> LayerNorm | RMS
     """Returns the norm of the config over this width, default the model's."""
     kind = RMSNorm if config.norm == "rms" else LayerNorm
     one_plus, cast = config.norm_one_plus_scale, config.norm_cast_before_scale
-    return kind(width or config.model_width, config.epsilon, config.norm_offset, one_plus, cast)
+    flags = config.norm_offset, one_plus, cast, config.norm_scale
+    return kind(width or config.model_width, config.epsilon, *flags)

@@ -222,7 +222,7 @@ def query_key_norm(parameters: Tree, config: Config, name: str, x_bthk: Array) -
     if config.query_key_norm == "none":
         return x_bthk
     rows_btd = x_bthk.reshape(_rows(config, x_bthk))
-    normed_btd = normalization.norm(parameters[f"{name}_norm"], config, rows_btd)
+    normed_btd = normalization.norm(parameters.get(f"{name}_norm", {}), config, rows_btd)
     return normed_btd.reshape(x_bthk.shape)
 
 
@@ -403,5 +403,5 @@ def query_key_norm_vjp(
         return cotangent, {}
     norm, rows = f"{name}_norm", _rows(config, x_bthk)
     rows_btd, g_btd = x_bthk.reshape(rows), cotangent.reshape(rows)
-    inner = normalization.norm_vjp(parameters[norm], config, rows_btd, cotangent=g_btd)
+    inner = normalization.norm_vjp(parameters.get(norm, {}), config, rows_btd, cotangent=g_btd)
     return inner["x_btd"].reshape(x_bthk.shape), {norm: inner["parameters"]}

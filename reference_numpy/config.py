@@ -209,6 +209,7 @@ class TransformerConfig(fields.Fields):
 
     NORM: ClassVar = Group("norm")
     norm: _Norm  # divide by the standard deviation (layer) or the root mean square (rms)
+    norm_scale: _Flag  # norms multiply by a learned scale
     norm_offset: _Flag  # norms add an offset after the scale
     norm_one_plus_scale: _Flag  # norms multiply by 1 + scale
     norm_cast_before_scale: _Flag  # half precision rounds normalized values before the scale
@@ -301,6 +302,8 @@ class TransformerConfig(fields.Fields):
             yield f"parallel sub-layers exclude cross-attention; got norm_placement={got}"
         if self.classes and not self.pooler:
             yield f"a classification head needs a pooler; got classes={self.classes}, pooler=False"
+        if self.norm_placement == "pre" and not self.first_norm and not self.norm_scale:
+            yield "a first layer without norm needs norms with a scale; got norm_scale=False"
         if "local" in self.layer_pattern and not self.window:
             yield "local layers need a window; got window=0"
         if self.experts > 0 and self.router_groups > 0:

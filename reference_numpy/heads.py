@@ -85,7 +85,7 @@ def masked_language_head(parameters: Tree, x_bsd: Array, config: Config) -> Arra
     checks.check_features("x", x_bsd.shape, parameters["hidden"]["kernel"].shape[0])
     hidden_bsr = arithmetic.affine("bsd,dr->bsr", x_bsd, parameters["hidden"])
     active_bsr = feed_forward.activation(hidden_bsr, config.activation)
-    normed_bsr = normalization.norm(parameters["norm"], config, active_bsr)
+    normed_bsr = normalization.norm(parameters.get("norm", {}), config, active_bsr)
     return embedding.logits(parameters["logits"], normed_bsr, config.logit_scale, config.logit_cap)
 
 
@@ -95,10 +95,11 @@ def masked_language_head_vjp(
     """Backward pass through logits, norm, activation and dense layer, to parameters and x_bsd."""
     hidden_bsr = arithmetic.affine("bsd,dr->bsr", x_bsd, parameters["hidden"])
     active_bsr = feed_forward.activation(hidden_bsr, config.activation)
-    normed_bsr = normalization.norm(parameters["norm"], config, active_bsr)
+    normed_bsr = normalization.norm(parameters.get("norm", {}), config, active_bsr)
     own, scale, cap = parameters["logits"], config.logit_scale, config.logit_cap
     last = embedding.logits_vjp(own, normed_bsr, scale, cap, cotangent=cotangent)
-    normed = normalization.norm_vjp(parameters["norm"], config, active_bsr, cotangent=last["x_btd"])
+    own, g_bsr = parameters.get("norm", {}), last["x_btd"]
+    normed = normalization.norm_vjp(own, config, active_bsr, cotangent=g_bsr)
     g_bsr = normed["x_btd"]
     g_bsr = feed_forward.activation_vjp(hidden_bsr, config.activation, cotangent=g_bsr)["x"]
     g_bsd, hidden = arithmetic.affine_vjp("bsd,dr->bsr", x_bsd, parameters["hidden"], g_bsr)

@@ -51,7 +51,7 @@ def embed(
     x_btd = summed(parameters, config, side, token, position_bt, segment_bt)
     if not config.embedding_norm:
         return x_btd
-    return normalization.norm(parameters[f"{side}_embedding_norm"], config, x_btd)
+    return normalization.norm(parameters.get(f"{side}_embedding_norm", {}), config, x_btd)
 
 
 def embed_vjp(
@@ -69,7 +69,8 @@ def embed_vjp(
     if config.embedding_norm:
         x_btd = summed(parameters, config, side, token, position_bt, segment_bt)
         name = f"{side}_embedding_norm"
-        normed = normalization.norm_vjp(parameters[name], config, x_btd, cotangent=g_btd)
+        own = parameters.get(name, {})
+        normed = normalization.norm_vjp(own, config, x_btd, cotangent=g_btd)
         gradients[name], g_btd = normed["parameters"], normed["x_btd"]
     name = table(config, side)
     embedded = embedding.embedding_vjp(parameters[name], token, *_scale(config), cotangent=g_btd)

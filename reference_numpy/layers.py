@@ -155,7 +155,7 @@ def residual_in(parameters: Tree, config: Config, name: str, x_btd: Array) -> Ar
     """The input of a sub-layer: `norm(x)` (pre, sandwich, parallel), otherwise x."""
     if not (of_input := _input_norm(parameters, config, name)):
         return x_btd
-    return normalization.norm(parameters[of_input], config, x_btd)
+    return normalization.norm(parameters.get(of_input, {}), config, x_btd)
 
 
 def residual_in_vjp(
@@ -175,11 +175,11 @@ def residual_out(
     """
     keep_btd = dropout.part(keep, f"{name}_dropout")
     if of_output := config.output_norm(name):
-        y_btd = normalization.norm(parameters[of_output], config, y_btd)
+        y_btd = normalization.norm(parameters.get(of_output, {}), config, y_btd)
     sum_btd = x_btd + branch(config, dropout.dropout(y_btd, keep_btd, config.dropout_rate))
     if config.norm_placement != "post":
         return sum_btd
-    return normalization.norm(parameters[f"{name}_norm"], config, sum_btd)
+    return normalization.norm(parameters.get(f"{name}_norm", {}), config, sum_btd)
 
 
 def residual_out_vjp(
@@ -208,13 +208,15 @@ def residual_out_vjp(
 
 def _input_norm(parameters: Tree, config: Config, name: str) -> str:
     of_input = config.input_norm(name)
-    return of_input if of_input in parameters else ""  # the first layer may have none
+    there = of_input in parameters or not config.norm_scale
+    return of_input if there else ""  # the first layer may have none
 
 
 def _norm_vjp(
     parameters: Tree, config: Config, name: str, x_btd: Array, cotangent: Array
 ) -> Gradients:
-    inner = normalization.norm_vjp(parameters[name], config, x_btd, cotangent=cotangent)
+    own = parameters.get(name, {})
+    inner = normalization.norm_vjp(own, config, x_btd, cotangent=cotangent)
     return {"norms": {name: inner["parameters"]}, "x_btd": inner["x_btd"]}
 
 

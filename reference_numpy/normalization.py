@@ -94,15 +94,29 @@ def rms_norm_vjp(
 
 
 def norm(parameters: Tree, config: Config, x_btd: Array) -> Array:
-    """Applies the norm of the config, `rms_norm` or `layer_norm`."""
+    """Applies the norm of the config, `rms_norm` or `layer_norm`; without norm_scale, by 1.
+
+    Source of norms without parameters: Groeneveld et al. 2024, OLMo, section 2.1.
+    """
     function = rms_norm if config.norm == "rms" else layer_norm
-    return function(parameters, x_btd, config.epsilon, *_flags(config))
+    return function(completed(parameters, config, x_btd), x_btd, config.epsilon, *_flags(config))
 
 
 def norm_vjp(parameters: Tree, config: Config, x_btd: Array, *, cotangent: Array) -> Gradients:
     """Backward pass through the norm of the config. Returns parameters and x_btd."""
     function = rms_norm_vjp if config.norm == "rms" else layer_norm_vjp
-    return function(parameters, x_btd, config.epsilon, *_flags(config), cotangent=cotangent)
+    whole = completed(parameters, config, x_btd)
+    found = function(whole, x_btd, config.epsilon, *_flags(config), cotangent=cotangent)
+    gradients = found["parameters"]
+    return found | {"parameters": {name: gradients[name] for name in parameters}}
+
+
+def completed(parameters: Tree, config: Config, x_btd: Array) -> Tree:
+    """Adds a scale that multiplies by 1, unless norms have their own."""
+    if config.norm_scale:
+        return parameters
+    scale_d = np.full(x_btd.shape[2], float(not config.norm_one_plus_scale)).astype(x_btd.dtype)
+    return {"scale": scale_d, **parameters}
 
 
 def _flags(config: Config) -> tuple[bool, bool]:
@@ -150,7 +164,8 @@ def _scaled_vjp(
         name: arithmetic.unbroadcast(each_btd, (scale_d.size,)).astype(scale_d.dtype, copy=False)
         for name, each_btd in by_name.items()
     }
-    return h_btd, {name: each_d.reshape(scale_d.shape) for name, each_d in gradients.items()}
+    shapes = {name: parameters[name].shape for name in gradients}
+    return h_btd, {name: each_d.reshape(shapes[name]) for name, each_d in gradients.items()}
 
 
 def _scale(parameters: Tree, dtype: np.dtype, one_plus: bool) -> Array:

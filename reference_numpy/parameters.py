@@ -185,13 +185,19 @@ def _norm(config: Config) -> Names:
     return {"scale": "d"} | ({"offset": "d"} if config.norm_offset else {})
 
 
+def _own_norm(config: Config, name: str = "") -> Names:
+    """Returns the parameters of a norm of the model, which has no scale without norm_scale."""
+    names = {leaf: "d" for leaf in _norm(config) if leaf != "scale" or config.norm_scale}
+    return _within(name, names) if name else names
+
+
 def _multi_head_attention(config: Config, layer: int | None = 0) -> Names:
     """layer: of the self-attention; None: cross-attention."""
     names = _biased(config.query_key_value_bias, _PROJECTIONS)
     if config.query_key_norm != "none":
         for name, heads in (("query_norm", "h"), ("key_norm", "g")):
             letters = "k" if config.query_key_norm == "head" else f"{heads} k"
-            names |= _within(name, dict.fromkeys(_norm(config), letters))
+            names |= _within(name, dict.fromkeys(_own_norm(config), letters))
     names |= {"sink": "h"} if config.has_sink(layer) else {}
     output = {"output.kernel": "h e d", "output.bias": "d"}
     return names | _biased(config.attention_output_bias, output)
@@ -231,9 +237,9 @@ def _sublayer(config: Config, part: str, layer: int = 0) -> Names:
         names = _multi_head_attention(config, layer if part == "self_attention" else None)
     names = _within(part, names)
     if part != "self_attention" or not config.skips_norm(layer):
-        names |= _part(config, config.input_norm(part) or f"{part}_norm", "layer_norm")
+        names |= _own_norm(config, config.input_norm(part) or f"{part}_norm")
     if config.norm_placement == "sandwich":
-        names |= _part(config, f"{part}_output_norm", "layer_norm")
+        names |= _own_norm(config, f"{part}_output_norm")
     return names
 
 
@@ -248,7 +254,7 @@ def _stack(config: Config, layers: int, crossing: bool = False) -> Names:
     names: Names = {}
     for index in range(layers):
         names |= _within(f"layers.{index}", _layer(config, index, crossing))
-    return names | (_part(config, "final_norm", "layer_norm") if config.final_norm else {})
+    return names | (_own_norm(config, "final_norm") if config.final_norm else {})
 
 
 def _embedded(config: Config, side: str) -> Names:
@@ -259,7 +265,7 @@ def _embedded(config: Config, side: str) -> Names:
     if config.segments and side == "source":
         names |= _part(config, "source_segment_embedding", "segment_embedding")
     if config.embedding_norm:
-        names |= _part(config, f"{side}_embedding_norm", "layer_norm")
+        names |= _own_norm(config, f"{side}_embedding_norm")
     return names
 
 
@@ -283,7 +289,7 @@ def _transformer(config: Config) -> Names:
 
 def _masked_language_head(config: Config) -> Names:
     hidden = _biased(config.head_bias, {"hidden.kernel": "d r", "hidden.bias": "r"})
-    return hidden | _part(config, "norm", "layer_norm") | _part(config, "logits")
+    return hidden | _own_norm(config, "norm") | _part(config, "logits")
 
 
 # name prefixes where v is the source vocabulary

@@ -85,6 +85,7 @@ _PAPER_BASE = TransformerConfig(
     router_group_score="best",
     router_group_mask="zero",
     norm="layer",
+    norm_scale=True,
     norm_offset=True,
     norm_one_plus_scale=False,
     norm_cast_before_scale=False,

@@ -127,7 +127,7 @@ def final_norm(parameters: Tree, config: Config, x_btd: Array) -> Array:
     """Applies the norm after the last layer, if the config has one."""
     if not config.final_norm:
         return x_btd
-    return normalization.norm(parameters["final_norm"], config, x_btd)
+    return normalization.norm(parameters.get("final_norm", {}), config, x_btd)
 
 
 def rotation(
@@ -186,7 +186,7 @@ def walk_vjp(
     last_btd = inputs_btd.pop()
     others, gradients = Gradients(), Gradients(layers={})
     if config.final_norm:
-        norm = parameters["final_norm"]
+        norm = parameters.get("final_norm", {})
         inner = normalization.norm_vjp(norm, config, last_btd, cotangent=cotangent)
         gradients["final_norm"], cotangent = inner["parameters"], inner["x_btd"]
     for index, y_btd in reversed([*enumerate(inputs_btd)]):

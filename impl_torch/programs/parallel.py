@@ -223,8 +223,9 @@ def _norm_of_parts(norm: Any, devices: DeviceMesh, own_btd: Tensor) -> Tensor:
     x_btd = x_btd * (mean(x_btd.square()) + norm.eps).rsqrt()
     if norm.cast_before_scale:
         x_btd = x_btd.to(own_btd.dtype)
-    scale = norm.weight.to_local()
-    x_btd = x_btd * (1 + scale if norm.one_plus_scale else scale)
+    if norm.weight is not None:
+        scale = norm.weight.to_local()
+        x_btd = x_btd * (1 + scale if norm.one_plus_scale else scale)
     x_btd = x_btd if norm.bias is None else x_btd + norm.bias.to_local()
     return x_btd.to(own_btd.dtype)
 

@@ -85,6 +85,9 @@ PUBLISHED: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
     ("hunyuan_v1_dense", {"head_dim": 128, "eod_token_id": 120020, "pretraining_tp": 1, "rope_theta": 10000.0, "rope_scaling": {
         "alpha": 1000.0, "beta_fast": 32, "beta_slow": 1, "factor": 1.0, "mscale": 1.0, "mscale_all_dim": 0.0, "type": "dynamic",
     }}, {"query_key_norm_after_rotation": True, "rotary_base": 10000.0 * 1000.0 ** (128 / 126)}),
+    ("olmo", {"clip_qkv": 8.0, "rope_theta": 10000.0, "tie_word_embeddings": True}, {
+        "norm_scale": False, "norm": "layer", "epsilon": 1e-5, "query_key_value_clip": 8.0, "tie_logits": True,
+    }),
     ("codegen", {"n_ctx": 2048, "n_head": 32, "rotary_dim": 32}, {"rotary_fraction": 0.25}),
     ("opt", {"activation_dropout": 0.0, "prefix": "</s>"}, {"position_offset": 2, "final_norm": True}),
     ("biogpt", {"layer_norm_eps": 1e-12, "layerdrop": 0.0, "scale_embedding": True}, {"epsilon": 1e-5, "scale_embedding": True}),

@@ -69,6 +69,7 @@ CONFIGS = {
     "olmo2 with layer norms": preset("llama2_7b", **ALONE | {"key_value_heads": 1}, **WIDTH, norm="layer", norm_offset=True,
                                      norm_one_plus_scale=True),
     "clipped": preset("llama2_7b", **ALONE, **WIDTH, query_key_value_clip=0.5),
+    "norms without parameters": preset("llama2_7b", **ALONE, **WIDTH, norm_scale=False),
     "norms after the rotation": preset("llama2_7b", **ALONE, **WIDTH, query_key_norm_after_rotation=True),
     "sinks": preset("llama31_8b", **ALONE, attention_sinks="all"),
     "parallel": preset("gpt2_small", **ALONE, **SHARED | {"norm_placement": "parallel"}, **DROPPED),

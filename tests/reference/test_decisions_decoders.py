@@ -210,6 +210,23 @@ def test_QKNORM_norms_each_head_or_all_before_the_rotation(kind: str) -> None:
     assert part["key_norm"]["scale"].shape == ((4,) if kind == "head" else (2, 4))
 
 
+def test_NORM_without_a_scale_has_no_parameters_and_multiplies_by_1() -> None:
+    config = LLAMA.replace(norm="layer", norm_scale=False, norm_one_plus_scale=True, query_key_norm="head")
+    names = parameters.axes(config)
+    assert not any("norm" in name for name in names) and any(".norm" in name or "_norm" in name for name in parameters.axes(LLAMA))
+    x = np.random.default_rng(4).normal(size=(2, 3, 6))
+    centred = x - x.mean(-1, keepdims=True)
+    expected = centred / np.sqrt((centred**2).mean(-1, keepdims=True) + config.epsilon)
+    assert_allclose(normalization.norm({}, config, x), expected, rtol=1e-12)
+    gradients = normalization.norm_vjp({}, config, x, cotangent=np.ones_like(x) + x)
+    assert gradients["parameters"] == {}
+    one = {"scale": np.zeros(6)}
+    assert_array_equal(gradients["x_btd"], normalization.norm_vjp(one, LLAMA.replace(norm="layer", norm_one_plus_scale=True), x,
+                                                                  cotangent=np.ones_like(x) + x)["x_btd"])  # fmt: skip
+    with pytest.raises(ValueError, match=r"norm_scale=False"):
+        config.replace(norm_placement="pre", first_norm=False)
+
+
 @pytest.mark.parametrize("after", [False, True])
 def test_CLIP_bounds_values_and_what_rotates(after: bool) -> None:
     config = LLAMA.replace(query_key_norm="width", query_key_value_clip=0.6, query_key_norm_after_rotation=after)

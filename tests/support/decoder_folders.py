@@ -34,6 +34,7 @@ KINDS = {
     "granitemoe": "GraniteMoe", "granitemoeshared": "GraniteMoeShared", "gpt_oss": "GptOss", "glm4_moe": "Glm4Moe",
     "gpt_neox": "GPTNeoX", "phi": "Phi", "cohere": "Cohere", "cohere2": "Cohere2", "gptj": "GPTJ", "codegen": "CodeGen",
     "arcee": "Arcee", "nemotron": "Nemotron", "hunyuan_v1_dense": "HunYuanDenseV1", "biogpt": "BioGpt", "falcon": "Falcon",
+    "olmo": "Olmo",
 }  # fmt: skip
 FIRST = tuple(KINDS)[:5]  # families with the most tests
 BASES = {family: f"{name}Model" for family, name in KINDS.items()} | {"gemma3_text": "Gemma3TextModel"}

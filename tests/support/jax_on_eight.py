@@ -45,6 +45,7 @@ MODELS = {
     "llama": preset("llama2_7b", **SIZES | ALONE | {"rotary_base": 500.0}),
     "qwen3": preset("qwen3_600m", **SIZES | ALONE),
     "olmo2": preset("llama2_7b", **SIZES | ALONE | {"norm_placement": "after", "query_key_norm": "width", "norm_cast_before_scale": False}),
+    "olmo": preset("llama2_7b", **SIZES | ALONE | {"norm": "layer", "norm_scale": False, "query_key_norm": "width"}),
     "olmoe": preset("llama2_7b", **SIZES | ALONE | {"query_key_norm": "width", "query_key_value_clip": 0.5}),
     "hunyuan": preset("llama2_7b", **SIZES | ALONE | {"query_key_norm": "head", "query_key_norm_after_rotation": True}),
     "gptj": preset("llama2_7b", **SIZES | ALONE | {"norm_placement": "parallel_shared", "norm": "layer", "gated_feed_forward": False}),

@@ -89,7 +89,7 @@ def configs(draw: st.DrawFn, **fixed: Any) -> TransformerConfig:
     }
     choices = (
         "final_norm", "scale_embedding", "tie_logits", "query_key_value_bias", "attention_output_bias", "feed_forward_bias", "output_bias",
-        "gated_feed_forward", "norm_offset", "norm_one_plus_scale", "norm_cast_before_scale", "round_embedding_scale",
+        "gated_feed_forward", "norm_scale", "norm_offset", "norm_one_plus_scale", "norm_cast_before_scale", "round_embedding_scale",
     )  # fmt: skip
     fields |= {name: draw(st.booleans()) for name in choices}
     if positions == "rotary":

@@ -93,7 +93,8 @@ _FIELDS = {
 # config fields that show in the presence of a tensor of a stack, by the end of its name
 _SHOWN = {
     "query_key_value_bias": "attention.query.bias", "attention_output_bias": "attention.output.bias", "feed_forward_bias": ".hidden.bias",
-    "gated_feed_forward": ".gate.kernel", "norm_offset": "_norm.offset", "final_norm": "final_norm.scale",
+    "gated_feed_forward": ".gate.kernel", "norm_scale": "_norm.scale",
+    "norm_offset": "_norm.offset", "final_norm": "final_norm.scale",
 }  # fmt: skip
 
 
@@ -103,6 +104,8 @@ def contradictions(config: TransformerConfig, tensors: Mapping[str, np.ndarray])
     if _numbers(tensors, "encoder") or _numbers(tensors, "decoder"):
         stacks = [name for name in tensors if name.startswith(("encoder.", "decoder."))]
         shown |= {field: any(name.endswith(end) for name in stacks) for field, end in _SHOWN.items()}
+        if not shown["norm_scale"]:
+            del shown["final_norm"]  # a norm without parameters does not show
     with contextlib.suppress(ValueError):  # tensors that imply no valid config are reported singly
         believed = config.replace(**shown | {"encoder_layers": shown["encoder_layers"] or min(1, config.encoder_layers)})
         sizes = _sizes(believed, tensors)

@@ -20,7 +20,6 @@ _FAMILIES: Mapping[str, str] = {
     "relative position biases": """
         longt5 mpnet mt5 pop2piano switch_transformers t5 t5gemma udop umt5""",
     "disentangled attention": "deberta deberta-v2",
-    "norms without a scale": "olmo",
     "embeddings narrower or wider than the model": "albert",
     "weights shared across layers": "albert",
     "windows with global tokens, or random blocks": "longformer led big_bird bigbird_pegasus",

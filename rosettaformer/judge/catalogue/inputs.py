@@ -58,7 +58,7 @@ def _norm_of_dropped(original: Callable, parameters: Any, config: Any, side: str
     if not config.embedding_norm:
         return original(parameters, config, side, *rest)
     x_btd, *others = original(parameters, config.replace(embedding_norm=False), side, *rest)
-    return normalization.norm(parameters[f"{side}_embedding_norm"], config, x_btd), *others
+    return normalization.norm(parameters.get(f"{side}_embedding_norm", {}), config, x_btd), *others
 
 
 ALTERED: Altered = {

@@ -43,7 +43,8 @@ def _renamed(**others: str) -> Replaces:
 
 def normed(parameters: Any, config: Any, name: str, x_btd: Array) -> Array:
     """Applies a norm, if the layer has it."""
-    return normalization.norm(parameters[name], config, x_btd) if name in parameters else x_btd
+    there = name in parameters or not config.norm_scale
+    return normalization.norm(parameters.get(name, {}), config, x_btd) if there else x_btd
 
 
 def _norm_of(original: Callable, parameters: Any, config: Any, name: str, *rest: Any) -> Array:
@@ -61,7 +62,7 @@ def _normed_memory(original: Callable, parameters: Any, config: Any, x_btd: Arra
 
 def _everywhere(original: Callable, parameters: Any, config: Any, name: str, x_btd: Array) -> Array:
     """Applies an untrained norm where the first layer has none."""
-    missing = config.norm_placement == "pre" and f"{name}_norm" not in parameters
+    missing = config.norm_placement == "pre" and config.norm_scale and f"{name}_norm" not in parameters
     return original(parameters, config, name, _fresh(config, x_btd) if missing else x_btd)
 
 

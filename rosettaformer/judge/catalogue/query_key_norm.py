@@ -32,7 +32,7 @@ def _over_each_head(original: Callable, parameters: Any, config: Any, name: str,
     if config.query_key_norm == "head":
         return original(parameters, config, name, x_bthk)
     heads, size = x_bthk.shape[2:]
-    own = {leaf: value.reshape(heads, size) for leaf, value in parameters[f"{name}_norm"].items()}
+    own = {leaf: value.reshape(heads, size) for leaf, value in parameters.get(f"{name}_norm", {}).items()}
     normed = [normalization.norm({leaf: value[head] for leaf, value in own.items()}, config, x_bthk[:, :, head]) for head in range(heads)]
     return np.stack(normed, axis=2)
 
@@ -40,7 +40,7 @@ def _over_each_head(original: Callable, parameters: Any, config: Any, name: str,
 def _over_all_heads(original: Callable, parameters: Any, config: Any, name: str, x_bthk: Array) -> Array:
     if config.query_key_norm == "width":
         return original(parameters, config, name, x_bthk)
-    alike = {leaf: np.tile(value, (x_bthk.shape[2], 1)) for leaf, value in parameters[f"{name}_norm"].items()}
+    alike = {leaf: np.tile(value, (x_bthk.shape[2], 1)) for leaf, value in parameters.get(f"{name}_norm", {}).items()}
     return original({f"{name}_norm": alike}, config.replace(query_key_norm="width"), name, x_bthk)
 
 
@@ -55,8 +55,8 @@ def _read(**others: str) -> Replaces:
     """Gives these norms the parameters of other norms, if the shapes are equal."""
 
     def read(original: Callable, parameters: Any, config: Any, name: str, x_bthk: Array) -> Array:
-        own, other = (parameters[f"{each}_norm"] for each in (name, others.get(name, name)))
-        same = own["scale"].shape == other["scale"].shape
+        own, other = (parameters.get(f"{each}_norm", {}) for each in (name, others.get(name, name)))
+        same = all(own[leaf].shape == other[leaf].shape for leaf in own)
         return original({**parameters, f"{name}_norm": other if same else own}, config, name, x_bthk)
 
     return _normed(read)

@@ -66,7 +66,9 @@ def _chosen(lines: list[str], flags: dict[str, Any]) -> Iterator[str]:
 
 def _names(family: Family, config: TransformerConfig) -> dict[str, str]:
     """Returns the tensors' names by the templates' words; inside a layer, relative to it."""
-    found, stack = {}, "encoder" if config.encoder_layers else "decoder"
+    stack = "encoder" if config.encoder_layers else "decoder"
+    norms = ("attention_norm", "feed_forward_norm", "final_norm")
+    found = {} if config.norm_scale else {name: name for name in norms}  # norms without parameters
     for row in family.table:
         parts = [part.name.removeprefix(f"{stack}.layers.*.").removeprefix(f"{stack}.") for part in row.parts]
         words = [_word(part) for part in parts]

@@ -352,6 +352,7 @@ def _models(build: Builder) -> Iterator[tuple[str, TransformerConfig]]:
     yield "phi3", _llama(build, rotary_scaling=SCALINGS["longrope"])
     yield "olmo2", _llama(build, norm_placement="after", query_key_norm="width", norm_cast_before_scale=False)
     yield "clipped", _llama(build, query_key_norm="width", query_key_value_clip=0.8, decoder_layers=2)
+    yield "olmo", _llama(build, norm="layer", norm_scale=False, norm_cast_before_scale=False, query_key_value_clip=1.2, decoder_layers=2)
     yield "hunyuan", _llama(build, query_key_norm="head", query_key_norm_after_rotation=True, decoder_layers=2)
     yield "smollm3", _llama(build, decoder_layers=2, rotary_pattern=(True, False))
     yield "yarn", _llama(build, rotary_scaling=SCALINGS["yarn"])
@@ -398,9 +399,9 @@ def _decoding_cases(build: Builder) -> Iterator[Case]:
     length = 2 * T
     mask = np.arange(length) >= np.array([[0], [3], [1]])
     configs = dict(_models(build))
-    steps = dict.fromkeys(("llama", "gemma", "mistral", "qwen3", "gemma3", "smollm3", "gptj", "hunyuan", "clipped"), (4, 1, 3, 2)) | {
-        "mistral_one_by_one": (1,) * length
-    }
+    steps = dict.fromkeys(
+        ("llama", "gemma", "mistral", "qwen3", "gemma3", "smollm3", "gptj", "hunyuan", "clipped", "olmo"), (4, 1, 3, 2)
+    ) | {"mistral_one_by_one": (1,) * length}
     for name, splits in steps.items():
         target = ids(f"decoders steps {name}", 23, None, np.ones((B, length), bool))
         case = build.make("decode_in_steps", name, configs[name.split("_")[0]], target=target, memory_bsd=None, target_mask_bt=mask)

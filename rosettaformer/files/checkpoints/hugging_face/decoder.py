@@ -48,12 +48,13 @@ def entries(
 ) -> tuple[Entry, ...]:
     """Returns the entries of every decoder, with these defaults, followed by `others`.
 
-    act, epsilon: the names of the entries for the activation, empty if there is none, and for the
-    norms' epsilon. without: common entries that the family lacks.
+    act, epsilon: the names of the entries for the activation and for the norms' epsilon, empty if
+    there is none. without: common entries that the family lacks.
     """
     usual = {epsilon: 1e-6, "tie_word_embeddings": False, "num_key_value_heads": None, "attention_dropout": 0.0} | defaults
     shared = {"num_key_value_heads": lambda given: given["num_attention_heads"]}
-    fields = {name: fields for name, fields in _FIELDS.items() if name not in without} | {epsilon: ("epsilon",)}
+    fields = {name: fields for name, fields in _FIELDS.items() if name not in without}
+    fields |= {epsilon: ("epsilon",)} if epsilon else {}
     return (
         *(Entry(name, usual[name], own, otherwise=shared.get(name, lambda given: None)) for name, own in fields.items()),
         *((Entry(act, next(iter(words)), ("activation",), words),) if act else ()),

@@ -334,3 +334,17 @@ HUNYUAN = decoder.family(
         *decoder.feed_forward(),
     ),
 )  # fmt: skip
+
+# Groeneveld et al. 2024: layer norms without parameters; queries, keys and values may be clipped
+OLMO = decoder.family(
+    "OLMo", "olmo", "Olmo",
+    fixed={"norm": "layer", "norm_scale": False, "norm_cast_before_scale": False, "epsilon": 1e-5},
+    entries=decoder.entries(
+        decoder.ATTENTION_BIAS, decoder.CLIP,
+        epsilon="",
+        vocab_size=50304, hidden_size=4096, num_hidden_layers=32, num_attention_heads=32, intermediate_size=11008,
+    ),
+    joints=(_HEADS, rotary.flat(10000.0, 2048)),
+    without=("ForSequenceClassification", "ForTokenClassification", "ForQuestionAnswering"),
+    table=decoder.table(*decoder.attention(), *decoder.feed_forward(), last=()),
+)  # fmt: skip

@@ -22,7 +22,7 @@ ANSWERED_APART = ("adam", "clip_global_norm", "initialise")  # plain versions th
 LAYER = {"norm": "layer", "gated_feed_forward": False, "query_key_norm": "none", "score_scale": None, "score_cap": None,
          "norm_one_plus_scale": False, "logit_scale": 1, "logit_cap": None, "attention_sinks": "none", "experts": 0,
          "gate_limit": None, "hidden_offset": 0, "residual_multiplier": 1, "embedding_multiplier": 1,
-         "query_key_norm_after_rotation": False, "query_key_value_clip": None}  # fmt: skip
+         "query_key_norm_after_rotation": False, "query_key_value_clip": None, "norm_scale": True}  # fmt: skip
 MODEL = LAYER | {"norm_placement": "post", "activation": "relu", "positions": "sinusoidal", "sinusoid_layout": "interleaved",
                  "scale_embedding": True, "position_start": "first_token", "embedding_norm": False, "segments": 0, "pooler": False,
                  "classes": 0, "masked_language_head": False,}  # fmt: skip
@@ -215,11 +215,11 @@ def _variant(case: Case) -> str:
     config, component = case.config, case.component
     assumed = LAYER if component in STACKS else MODEL if component in OF_MODEL else BERT if component in OF_BERT else {}
     if component == "multi_head_attention":
-        assumed = {name: LAYER[name] for name in ("query_key_norm", "score_scale", "score_cap", "attention_sinks")}
+        assumed = {name: LAYER[name] for name in ("query_key_norm", "query_key_value_clip", "score_scale", "score_cap", "attention_sinks")}
     if component == "pooler":
         assumed = {"pooler_activation": BERT["pooler_activation"]}
     if component == "masked_language_head":
-        assumed = {name: LAYER[name] for name in ("norm", "norm_one_plus_scale", "logit_scale", "logit_cap")}
+        assumed = {name: LAYER[name] for name in ("norm", "norm_scale", "norm_one_plus_scale", "logit_scale", "logit_cap")}
     _require(config, assumed)
     attends = component in ("multi_head_attention", *STACKS)
     if attends and config.positions == "rotary":

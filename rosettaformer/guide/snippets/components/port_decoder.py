@@ -15,7 +15,7 @@ MODEL = {"norm": "rms", "norm_offset": False, "gated_feed_forward": True, "encod
          "positions": "rotary", "rotary_layout": "halves", "embedding_norm": False,
          "final_norm": True, **{name: plain_port.LAYER[name] for name in (
              "attention_sinks", "experts", "gate_limit", "hidden_offset", "residual_multiplier",
-             "query_key_norm_after_rotation", "query_key_value_clip")}}  # fmt: skip
+             "query_key_norm_after_rotation", "query_key_value_clip", "norm_scale")}}  # fmt: skip
 COVERED = {
     "rms_norm": {"norm_offset": False},
     "rotary_embedding": {"rotary_layout": "halves"},

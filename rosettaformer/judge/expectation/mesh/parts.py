@@ -141,7 +141,7 @@ def query_key_norm(
     whole_bthk = device.operations.normed_heads(device, name, x_bthk)
     if whole_bthk.shape == x_bthk.shape:
         return original(parameters, config, name, x_bthk, **given)
-    scale = {f"{name}_norm": {part: device.gather("model", own, 0) for part, own in parameters[f"{name}_norm"].items()}}
+    scale = {f"{name}_norm": {part: device.gather("model", own, 0) for part, own in parameters.get(f"{name}_norm", {}).items()}}
     own = slice(device.column * x_bthk.shape[2], (device.column + 1) * x_bthk.shape[2])
     if cotangent is None:
         return original(scale, config, name, whole_bthk)[:, :, own]

@@ -144,8 +144,8 @@ def _clip(device: Device, original: Any, tree: Any, limit: float) -> Any:
 
 
 def _norm_vjp(device: Device, original: Any, tree: Any, config: Any, x_btd: Any, *, cotangent: Any) -> Any:
-    name = device.names.get(id(tree["scale"]), "")
-    if not name:  # a norm of queries and keys holds a part of its parameters
+    name = device.names.get(id(tree.get("scale")), "")
+    if not name:  # a norm of queries and keys holds a part of its parameters, and others may have none
         return original(tree, config, x_btd, cotangent=cotangent)
     given = original, tree, config, x_btd, cotangent
     return device.operations.norm_gradient(device, name.removesuffix(".scale"), *given)
