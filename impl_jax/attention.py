@@ -148,11 +148,13 @@ class MultiHeadAttention(nnx.Module):
         self.key = Projection("bsd,dgk->bsgk", sizes, bias, **own)
         self.value = Projection("bsd,dge->bsge", sizes, bias, **own)
         self.output = Projection("bthe,hed->btd", sizes, config.attention_output_bias, **own)
-        axes = ("hk", "gk") if config.query_key_norm == "width" else ("k", "k")
+        axes = ("k", "k") if config.query_key_norm == "head" else ("hk", "gk")
         query, key = (tuple(sizes[letter] for letter in letters) for letters in axes)
         none = config.query_key_norm == "none"
-        self.query_norm = None if none else norm(config, query, **own)
-        self.key_norm = None if none else norm(config, key, **own)
+        self.query_norm = None if none else norm(config.of_query_key_norm, query, **own)
+        self.key_norm = None if none else norm(config.of_query_key_norm, key, **own)
+        if self.query_norm and self.key_norm and config.query_key_norm == "each_head":
+            self.query_norm.axes = self.key_norm.axes = (-1,)
         self.weights_dropout = Dropout(config.attention_dropout_rate, rngs=own["rngs"])
         self.scores = config.scores(0) if scores is None else scores
         zeros_h = jnp.zeros(config.heads, own.get("param_dtype", jnp.float32))

@@ -140,10 +140,13 @@ class MultiHeadAttention(Configured):
         self.value = Projection(width, (groups, config.value_size), bias, dtype=dtype, name="value")
         self.query_norm = self.key_norm = self.sink = None
         if config.query_key_norm != "none":
-            per_head = config.query_key_norm == "head"
-            heads, groups = (1, 1) if per_head else (config.heads, groups)
-            self.query_norm = norm(config, heads * size, dtype=dtype, name="query_norm")
-            self.key_norm = norm(config, groups * size, dtype=dtype, name="key_norm")
+            shared = config.query_key_norm == "head"
+            heads, groups = (1, 1) if shared else (config.heads, groups)
+            own = config.of_query_key_norm
+            self.query_norm = norm(own, heads * size, dtype=dtype, name="query_norm")
+            self.key_norm = norm(own, groups * size, dtype=dtype, name="key_norm")
+            if config.query_key_norm == "each_head":
+                self.query_norm.head_size = self.key_norm.head_size = size
         self.weights_dropout = Dropout(
             config.attention_dropout_rate, dtype=dtype, name="weights_dropout"
         )

@@ -6,7 +6,7 @@ import tensorflow as tf
 
 from reference_numpy import TransformerConfig, checks
 
-from .framework import Traced, register
+from .framework import Traced, register, sizes
 from .precision import upcast_half
 
 __all__ = ["LayerNorm", "norm", "RMSNorm"]  # noqa: RUF022 - the order of the twins
@@ -16,8 +16,11 @@ class _Norm(Traced):
     """Parameters: scale `d`, which starts at 0 with one_plus_scale, and offset `d`; both optional.
 
     Half precision computes in float32 up to and including the offset; with cast_before_scale it
-    rounds before the scale.
+    rounds before the scale. head_size: number of features that are normalized together; None for
+    all.
     """
+
+    head_size: int | None = None
 
     def __init__(
         self,
@@ -41,10 +44,19 @@ class _Norm(Traced):
         if self.use_offset:
             self.offset = self.add_weight(shape=(self.width,), initializer="zeros", name="offset")
 
+    def heads(self, x_btd: tf.Tensor) -> tf.Tensor:
+        """Splits features that are not normalized together (QKNORM)."""
+        checks.check_features("x", x_btd.shape, self.width)
+        if self.head_size is None:
+            return x_btd
+        return tf.reshape(x_btd, [*sizes(x_btd)[:2], -1, self.head_size])
+
     def scaled(self, x_btd: tf.Tensor, factor_bt1: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
         """`scale x factor + offset` in this dtype."""
         wide = dtype if self.cast_before_scale else x_btd.dtype
         y_btd = tf.cast(x_btd * factor_bt1, wide)
+        if self.head_size is not None:
+            y_btd = tf.reshape(y_btd, [*sizes(y_btd)[:2], self.width])
         if self.scale is not None:
             y_btd *= tf.cast(self.scale, wide) + (1 if self.one_plus_scale else 0)
         if self.offset is not None:
@@ -65,8 +77,7 @@ class LayerNorm(_Norm):
     """
 
     def call(self, x_btd: tf.Tensor) -> tf.Tensor:
-        checks.check_features("x", x_btd.shape, self.width)
-        wide_btd = upcast_half(x_btd)
+        wide_btd = upcast_half(self.heads(x_btd))
         centred_btd = wide_btd - tf.reduce_mean(wide_btd, axis=-1, keepdims=True)
         variance_bt1 = tf.reduce_mean(tf.square(centred_btd), axis=-1, keepdims=True)
         factor_bt1 = tf.math.rsqrt(variance_bt1 + self.epsilon)
@@ -81,8 +92,7 @@ class RMSNorm(_Norm):
     """
 
     def call(self, x_btd: tf.Tensor) -> tf.Tensor:
-        checks.check_features("x", x_btd.shape, self.width)
-        wide_btd = upcast_half(x_btd)
+        wide_btd = upcast_half(self.heads(x_btd))
         square_bt1 = tf.reduce_mean(tf.square(wide_btd), axis=-1, keepdims=True)
         factor_bt1 = tf.math.rsqrt(square_bt1 + self.epsilon)
         return self.scaled(wide_btd, factor_bt1, x_btd.dtype)

@@ -134,10 +134,12 @@ class MultiHeadAttention(nn.Module):
         self.query_norm: nn.Module | None = None
         self.key_norm: nn.Module | None = None
         if config.query_key_norm != "none":
-            of_width = config.query_key_norm == "width"
-            heads, groups = (config.heads, config.key_value_heads) if of_width else (1, 1)
-            self.query_norm = norm(config, heads * config.key_size)
-            self.key_norm = norm(config, groups * config.key_size)
+            shared = config.query_key_norm == "head"
+            heads, groups = (1, 1) if shared else (config.heads, config.key_value_heads)
+            self.query_norm = norm(config.of_query_key_norm, heads * config.key_size)
+            self.key_norm = norm(config.of_query_key_norm, groups * config.key_size)
+            if config.query_key_norm == "each_head":
+                self.query_norm.head_size = self.key_norm.head_size = config.key_size
         self.output = linear(config.heads * config.value_size, width, config.attention_output_bias)
         self.weights_dropout = Dropout(config.attention_dropout_rate)
         self.sink = nn.Parameter(torch.zeros(config.heads)) if self.scores.sink else None

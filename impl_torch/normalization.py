@@ -17,8 +17,11 @@ class Norm(nn.Module):
     """The part common to both norms: scale is `weight` or None, offset is `bias` or None.
 
     one_plus_scale: multiplies by `1 + scale`. cast_before_scale: half-precision dtypes round the
-    normalized values before the scale.
+    normalized values before the scale. head_size: number of features that are normalized together;
+    None for all.
     """
+
+    head_size: int | None = None
 
     weight: Any
     bias: Any
@@ -52,6 +55,15 @@ class Norm(nn.Module):
         y_btd = normalised_btd if scale is None else normalised_btd * scale.to(dtype)
         return y_btd if offset is None else y_btd + offset.to(y_btd.dtype)
 
+    def of_heads(self, x_btd: Tensor) -> Tensor:
+        """Normalizes the features of each head, which has its own scale (QKNORM)."""
+        kernel = F.layer_norm if isinstance(self, nn.LayerNorm) else F.rms_norm
+        x_bthk = precision.upcast_half(x_btd).unflatten(-1, (-1, self.head_size))
+        normalised_btd = kernel(x_bthk, x_bthk.shape[-1:], eps=self.eps).flatten(-2)
+        if self.cast_before_scale:
+            normalised_btd = normalised_btd.to(x_btd.dtype)
+        return self.scaled(normalised_btd).to(x_btd.dtype)
+
     def scale_and_offset(self, wide: bool) -> tuple[Tensor | None, Tensor | None]:
         """Returns the factor and the offset, or None; wide: in at least float32."""
         scale, offset = self.weight, self.bias
@@ -69,6 +81,8 @@ class LayerNorm(Norm, nn.LayerNorm):
     """
 
     def forward(self, x_btd: Tensor) -> Tensor:
+        if self.head_size is not None:
+            return self.of_heads(x_btd)
         checks.check_features("x", x_btd.shape, self.normalized_shape[0])
         if self.cast_before_scale and precision.is_half(x_btd):
             wide_btd = F.layer_norm(x_btd.float(), self.normalized_shape, eps=self.eps)
@@ -86,6 +100,8 @@ class RMSNorm(Norm, nn.RMSNorm):
     """
 
     def forward(self, x_btd: Tensor) -> Tensor:
+        if self.head_size is not None:
+            return self.of_heads(x_btd)
         checks.check_features("x", x_btd.shape, self.normalized_shape[0])
         if self.cast_before_scale and precision.is_half(x_btd):
             return self.scaled(F.rms_norm(x_btd, self.normalized_shape, eps=self.eps))

@@ -216,8 +216,9 @@ def query_key_norm(parameters: Tree, config: Config, name: str, x_bthk: Array) -
     """`norm(x)` over the features of each head, or of all heads together (QKNORM).
 
     Normalizing queries and keys bounds the scores. name: "query" or "key".
-    parameters: query_norm.scale, `k` per head or `h k` over the width, and key_norm. Source: Henry
-    et al. 2020; before the rotation: Yang et al. 2025, Qwen 3.
+    parameters: query_norm.scale, `k` per head or `h k` for each head or over the width, and
+    key_norm. Source: Henry et al. 2020; before the rotation: Yang et al. 2025, Qwen 3; a scale for
+    each head: Cohere 2024, Command R+, published code.
     """
     if config.query_key_norm == "none":
         return x_bthk
@@ -226,9 +227,11 @@ def query_key_norm(parameters: Tree, config: Config, name: str, x_bthk: Array) -
     return normed_btd.reshape(x_bthk.shape)
 
 
-def _rows(config: Config, x_bthk: Array) -> tuple[int, int, int]:
-    """Returns the shape with features that are normalized together on the last of three axes."""
+def _rows(config: Config, x_bthk: Array) -> tuple[int, ...]:
+    """Returns the shape with features that are normalized together on the last axis."""
     batch, length, heads, size = x_bthk.shape
+    if config.query_key_norm == "each_head":
+        return x_bthk.shape
     by_head = config.query_key_norm == "head"
     return (batch, length * heads, size) if by_head else (batch, length, heads * size)
 

@@ -42,7 +42,7 @@ POSITIONS = ("none", "sinusoidal", "learned", "rotary")
 POSITION_STARTS = ("first_token", "row")
 SINUSOID_LAYOUTS = ("interleaved", "halves", "tensor2tensor")
 ROTARY_LAYOUTS = ("halves", "interleaved")
-QUERY_KEY_NORMS = ("none", "head", "width")
+QUERY_KEY_NORMS = ("none", "head", "width", "each_head")
 LAYER_KINDS = ("global", "local")
 ATTENTION_SINKS = ("none", "local", "all")
 ROUTER_SCORES = ("softmax", "sigmoid", "chosen_softmax", "chosen_sigmoid")
@@ -165,14 +165,17 @@ class TransformerConfig(fields.Fields):
     ATTENTION: ClassVar = Group("attention")
     layer_pattern: _Kinds  # global (all keys) or local (a window), repeated over the layers
     window: _Count  # keys visible in a local layer, including the query's own; 0: no local layers
-    query_key_norm: _QueryKeyNorm  # norm of queries and keys, per head or over all
-    query_key_norm_after_rotation: _Flag  # after the rotation instead of before
-    query_key_value_clip: _PositiveOrNone  # clips them and values on both sides
     score_scale: _PositiveOrNone  # multiplies attention scores; None: k ** -0.5
     score_cap: _PositiveOrNone  # attention scores become cap tanh(scores / cap)
     attention_sinks: _Sinks  # layers whose self-attention has a sink, a learned score per head
     query_key_value_bias: _Flag  # biases of the query, key and value projections
     attention_output_bias: _Flag  # bias of the output projection of attention
+
+    QUERY_KEY_VALUE: ClassVar = Group("query-key-value")
+    query_key_norm: _QueryKeyNorm  # norm per head, with one scale or each_head's own, or over all
+    query_key_norm_offset: _Flag  # these norms too add an offset, if norm_offset
+    query_key_norm_after_rotation: _Flag  # after the rotation instead of before
+    query_key_value_clip: _PositiveOrNone  # clips queries, keys and values on both sides; None: no
 
     FEED_FORWARD: ClassVar = Group("feed-forward")
     activation: _Activation  # activation of the feed-forward and the masked-language head
@@ -378,6 +381,11 @@ class TransformerConfig(fields.Fields):
         """Returns how a layer's self-attention treats its scores; layer None: cross-attention."""
         window = 0 if layer is None else self.layer_kind(layer).window
         return Scores(self.score_scale, self.score_cap, window, causal, self.has_sink(layer))
+
+    @property
+    def of_query_key_norm(self) -> "TransformerConfig":
+        """The choices of the norms of queries and keys, as those of all norms."""
+        return self if self.query_key_norm_offset else self.replace(norm_offset=False)
 
     @property
     def parallel(self) -> bool:

@@ -21,10 +21,11 @@ def layer_norm(
     The variance is biased (divided by d) and computed in a second pass over centered values, so
     that a large mean costs no accuracy. Half-precision dtypes compute in float32 and round after
     the offset, or with `cast_before_scale` before the scale. one_plus_scale: multiplies by
-    `1 + scale`. parameters: scale `d`, and offset `d` if present; several axes are flattened.
-    Raises ValueError if x is not `b t d`. Source: Ba et al. 2016, eq. 4.
+    `1 + scale`. parameters: scale `d`, and offset `d` if present; several axes are flattened. x may
+    be heads `b t h k`, which are normalized over k, with scales `h k`. Raises ValueError if x is
+    neither. Source: Ba et al. 2016, eq. 4.
     """
-    checks.check_features("x", x_btd.shape, parameters["scale"].size)
+    checks.check_features("x", _rows(x_btd).shape, parameters["scale"].size)
     normalised_btd, _ = _normalise(x_btd, epsilon)
     return scaled(parameters, normalised_btd, x_btd.dtype, one_plus_scale, cast_before_scale)
 
@@ -67,7 +68,7 @@ def rms_norm(
     `layer_norm`. Source: Zhang & Sennrich 2019, eq. 4; cast_before_scale: Touvron et al. 2023,
     Llama, published code; one_plus_scale: Gemma Team 2024, Gemma, published code.
     """
-    checks.check_features("x", x_btd.shape, parameters["scale"].size)
+    checks.check_features("x", _rows(x_btd).shape, parameters["scale"].size)
     normalised_btd, _ = _divide_by_rms(x_btd, epsilon)
     return scaled(parameters, normalised_btd, x_btd.dtype, one_plus_scale, cast_before_scale)
 
@@ -115,7 +116,7 @@ def completed(parameters: Tree, config: Config, x_btd: Array) -> Tree:
     """Adds a scale that multiplies by 1, unless norms have their own."""
     if config.norm_scale:
         return parameters
-    scale_d = np.full(x_btd.shape[2], float(not config.norm_one_plus_scale)).astype(x_btd.dtype)
+    scale_d = np.full(x_btd.shape[2:], float(not config.norm_one_plus_scale)).astype(x_btd.dtype)
     return {"scale": scale_d, **parameters}
 
 
@@ -136,15 +137,20 @@ def _divide_by_rms(x_btd: Array, epsilon: float) -> tuple[Array, Array]:
     return arithmetic.divide(wide_btd, root_bt1), root_bt1
 
 
+def _rows(x_btd: Array) -> Array:
+    """Puts the features of all heads on one axis."""
+    return x_btd.reshape(*x_btd.shape[:2], -1) if x_btd.ndim == 4 else x_btd
+
+
 def scaled(
     parameters: Tree, normalised_btd: Array, dtype: np.dtype, one_plus: bool, cast: bool
 ) -> Array:
     """`scale n + offset` in the dtype of n, or with cast in the dtype of the result."""
     wide = dtype if cast else normalised_btd.dtype
-    y_btd = normalised_btd.astype(wide, copy=False) * _scale(parameters, wide, one_plus)
+    y_btd = _rows(normalised_btd.astype(wide, copy=False)) * _scale(parameters, wide, one_plus)
     if "offset" in parameters:
         y_btd += parameters["offset"].reshape(-1).astype(wide, copy=False)
-    return y_btd.astype(dtype, copy=False)
+    return y_btd.astype(dtype, copy=False).reshape(normalised_btd.shape)
 
 
 def _scaled_vjp(
@@ -156,9 +162,10 @@ def _scaled_vjp(
     cotangent: Array,
 ) -> tuple[Array, Gradients]:
     """`h = scale g`, and the gradients of scale and offset, summed in at least float32."""
-    g_btd, scale_d = arithmetic.upcast_half(cotangent), parameters["scale"]
-    h_btd = g_btd * _scale(parameters, g_btd.dtype, one_plus)
-    seen_btd = normalised_btd.astype(dtype).astype(g_btd.dtype) if cast else normalised_btd
+    g_btd, scale_d = _rows(arithmetic.upcast_half(cotangent)), parameters["scale"]
+    h_btd = (g_btd * _scale(parameters, g_btd.dtype, one_plus)).reshape(normalised_btd.shape)
+    seen_btd = _rows(normalised_btd)
+    seen_btd = seen_btd.astype(dtype).astype(g_btd.dtype) if cast else seen_btd
     by_name = {"scale": g_btd * seen_btd} | ({"offset": g_btd} if "offset" in parameters else {})
     gradients = {
         name: arithmetic.unbroadcast(each_btd, (scale_d.size,)).astype(scale_d.dtype, copy=False)

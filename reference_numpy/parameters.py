@@ -197,7 +197,7 @@ def _multi_head_attention(config: Config, layer: int | None = 0) -> Names:
     if config.query_key_norm != "none":
         for name, heads in (("query_norm", "h"), ("key_norm", "g")):
             letters = "k" if config.query_key_norm == "head" else f"{heads} k"
-            names |= _within(name, dict.fromkeys(_own_norm(config), letters))
+            names |= _within(name, dict.fromkeys(_own_norm(config.of_query_key_norm), letters))
     names |= {"sink": "h"} if config.has_sink(layer) else {}
     output = {"output.kernel": "h e d", "output.bias": "d"}
     return names | _biased(config.attention_output_bias, output)

@@ -52,6 +52,7 @@ _PAPER_BASE = TransformerConfig(
     layer_pattern=("global",),
     window=0,
     query_key_norm="none",
+    query_key_norm_offset=True,
     query_key_norm_after_rotation=False,
     query_key_value_clip=None,
     score_scale=None,

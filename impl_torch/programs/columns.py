@@ -85,8 +85,9 @@ def empty(config: TransformerConfig, column: Column) -> Transformer:
     with torch.device("meta"):
         model = Transformer(own.replace(**rows, padding_id=None))
         for attention in _attentions(model) if config.query_key_norm == "width" else ():
-            attention.query_norm = norm(config, config.heads * config.key_size)
-            attention.key_norm = norm(config, config.key_value_heads * config.key_size)
+            own_norm = config.of_query_key_norm
+            attention.query_norm = norm(own_norm, config.heads * config.key_size)
+            attention.key_norm = norm(own_norm, config.key_value_heads * config.key_size)
     model.config = type(model.config)(**own.to_dict())
     for module in model.modules():
         if isinstance(module, Experts):

@@ -58,7 +58,8 @@ def over_model(
     for first, *others in tied:
         split |= dict.fromkeys(others, split[first])
     for name, part in [*module.named_modules()]:
-        axis = split.get(f"{name}.weight".removeprefix("."))
+        owner = name.removesuffix("_norm")  # the projection whose output a norm reads
+        axis = split.get(f"{owner}.weight".removeprefix("."))
         style = _style(name.rpartition(".")[2], part, axis, config, whole_logits)
         if isinstance(style, ParallelStyle):
             parallelize_module(part, devices, style, src_data_rank=None)
@@ -82,13 +83,16 @@ def _style(
         return RowwiseParallel() if axis else ColwiseParallel()
     if isinstance(part, nn.Embedding) and axis == 0:
         return _split_table
-    over_width, own_group = config.query_key_norm == "width", partial(_own, config.key_value_heads)
+    kind, own_group = config.query_key_norm, partial(_own, config.key_value_heads)
+    of_heads = kind in ("width", "each_head")  # parameters
     if isinstance(part, Norm) and name in ("query_norm", "key_norm"):
-        if not over_width:  # heads are rows, and each process has some
+        if not of_heads:  # heads are rows, and each process has some
             return SequenceParallel(sequence_dim=1, use_local_output=True)
-        return _replicated(own_group) if axis is None else _split_norm
+        if axis is None:
+            return _replicated(own_group)
+        return _split_norm if kind == "width" else _split_heads
     if isinstance(part, nn.Linear) and name in ("key", "value"):  # fewer groups than processes
-        return _replicated(None if name == "key" and over_width else own_group)
+        return _replicated(None if name == "key" and of_heads else own_group)
     return None
 
 
@@ -203,10 +207,25 @@ def _own(groups: int, output: DTensor, devices: DeviceMesh) -> Tensor:
 
 def _split_norm(module: nn.Module, devices: DeviceMesh) -> None:
     """Splits a norm over its width; the processes only exchange sums."""
+    _split_parameters(module, devices)
+    module.forward = partial(_norm_of_parts, module, devices)
+
+
+def _split_heads(module: Any, devices: DeviceMesh) -> None:
+    """Gives each process the scales of its heads."""
+    _split_parameters(module, devices)
+    whole = module.scale_and_offset
+
+    def of_part(wide: bool) -> tuple[Tensor | None, ...]:
+        return tuple(None if part is None else part.to_local() for part in whole(wide))
+
+    module.scale_and_offset = of_part
+
+
+def _split_parameters(module: nn.Module, devices: DeviceMesh) -> None:
     for name, parameter in module.named_parameters():
         part = distribute_tensor(parameter, devices, [Shard(0)], src_data_rank=None)
         module.register_parameter(name, nn.Parameter(part))
-    module.forward = partial(_norm_of_parts, module, devices)
 
 
 def _norm_of_parts(norm: Any, devices: DeviceMesh, own_btd: Tensor) -> Tensor:

@@ -70,6 +70,10 @@ PUBLISHED: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
     }),
     ("phi", {"qk_layernorm": True}, {"query_key_norm": "head"}),
     ("cohere", {"use_qk_norm": False, "logit_scale": 0.0625, "rope_theta": 8000000.0}, {"logit_scale": 0.0625, "rotary_base": 8e6}),
+    ("cohere", {"use_qk_norm": True, "hidden_size": 12288, "num_attention_heads": 96}, {"query_key_norm": "each_head"}),
+    ("stablelm", {"use_parallel_residual": True, "qk_layernorm": True, "hidden_size": 5120, "num_key_value_heads": 8}, {
+        "query_key_norm": "each_head", "norm_placement": "parallel_shared", "query_key_norm_offset": False,
+    }),
     ("cohere2", {"sliding_window_pattern": 4, "num_hidden_layers": 8, "rope_theta": 50000}, {
         "rotary_pattern": (True, True, True, False), "window": 4096,
     }),
@@ -173,7 +177,7 @@ PUBLISHED: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
 REFUSED = [
     ("roberta", {"pad_token_id": None}), ("roberta", {"max_position_embeddings": 2}), ("roberta", {"hidden_act": "relu"}),
     ("gpt_neo", {"attention_types": [[["global"], 10**12]]}),
-    ("cohere", {"use_qk_norm": True}), ("phi", {"qk_layernorm": True, "head_dim": 40}), ("gptj", {"rotary_dim": None}),
+    ("cohere", {"use_qk_norm": "yes"}), ("phi", {"qk_layernorm": True, "head_dim": 40}), ("gptj", {"rotary_dim": None}),
     ("codegen", {"n_head": 2}), ("falcon", {"alibi": True}), ("electra", {}),
     ("falcon", {"new_decoder_architecture": True, "parallel_attn": False}), ("falcon", {"num_ln_in_parallel_attn": 2}),
     ("gpt_neox", {"use_parallel_residual": "yes"}), ("modernbert", {"local_attention": -1}),

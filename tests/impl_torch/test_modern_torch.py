@@ -85,7 +85,8 @@ def mixture(seed: int) -> TransformerConfig:
         | {"window": one(1, 2, 3, 5), "activation": one(*ACTIVATIONS), "norm": one(*NORMS), "norm_placement": one(*placements)}
         | {"query_key_norm": one(*QUERY_KEY_NORMS), "score_scale": one(None, 0.2), "score_cap": one(None, 3.0), "padding_id": one(None, 0)}
         | {"logit_scale": one(1.0, 0.3), "logit_cap": one(None, 4.0), "position_start": one("first_token", "row"), "epsilon": 1e-5}
-        | {"query_key_value_clip": one(None, 0.5), "norm_scale": one(True, True, False)},
+        | {"query_key_value_clip": one(None, 0.5), "norm_scale": one(True, True, False)}
+        | {"query_key_norm_offset": one(True, False)},
     )
 
 

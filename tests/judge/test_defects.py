@@ -24,7 +24,7 @@ from rosettaformer.judge.suite import all_cases
 # the letters of the ids -> the highest number; all numbers up to it are used except these
 HIGHEST = {
     "ATT": 37, "CAP": 6, "CAU": 10, "DRP": 7, "EMB": 16, "FFN": 10, "GEN": 10, "HED": 6, "INI": 2,
-    "LOS": 10, "MHA": 23, "NRM": 32, "OPT": 8, "OUT": 1, "PAD": 9, "MOE": 21, "PE": 28, "PRC": 7, "QKN": 6, "RES": 5,
+    "LOS": 10, "MHA": 23, "NRM": 32, "OPT": 8, "OUT": 1, "PAD": 9, "MOE": 21, "PE": 28, "PRC": 7, "QKN": 7, "RES": 5,
     "ROT": 10, "RSC": 9, "RTL": 2, "SEG": 2, "SEQ": 3, "SNK": 2, "STR": 14, "WIN": 5,
 }  # fmt: skip
 NONE = {"CAU5", "NRM6", "STR2"}

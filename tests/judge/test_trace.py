@@ -27,7 +27,8 @@ def test_every_call_is_a_case_of_the_same_output_and_every_subtree_of_parameters
     for path, call in calls.items():
         np.testing.assert_allclose(components.answer(call.case())["output"], call.output, rtol=1e-12, atol=1e-13, err_msg=path)
     blocks = {tuple(parameter.split(".")[:-1]) for parameter in parameters.axes(case.config, components.model_of(case.component))}
-    projections = {"query", "key", "value", "output", "hidden", "gate"}
+    projections = {"query", "key", "value", "output", "hidden", "gate", "shared_gate"}
+    projections |= {"query_norm", "key_norm"} if case.config.query_key_norm == "each_head" else set()  # of no component
     expected = {".".join(block[:-1] if block[-1] in projections else block) for block in blocks if "experts" not in block}
     assert expected <= {path for path, call in calls.items() if call.parameters}
 

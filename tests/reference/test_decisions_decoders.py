@@ -210,6 +210,25 @@ def test_QKNORM_norms_each_head_or_all_before_the_rotation(kind: str) -> None:
     assert part["key_norm"]["scale"].shape == ((4,) if kind == "head" else (2, 4))
 
 
+def test_QKNORM_each_head_may_have_its_own_scale() -> None:
+    """As a norm with one scale for each head alone; the norms' offset follows its own field."""
+    config = LLAMA.replace(query_key_norm="each_head", norm="layer", norm_offset=True, query_key_norm_offset=False)
+    part, x = parameters.nest(draw_parameters(config, 2, "multi_head_attention")), np.random.default_rng(10).normal(size=(2, 3, 6))
+    assert [*part["key_norm"]] == ["scale"] and part["key_norm"]["scale"].shape == (config.key_value_heads, config.key_size)
+    raw = np.einsum("btd,dgk->btgk", x, part["key"]["kernel"])
+    single = config.replace(query_key_norm="head")
+    alone = [{"key_norm": {"scale": part["key_norm"]["scale"][head]}} for head in range(raw.shape[2])]
+    heads = [attention.query_key_norm(own, single, "key", raw[:, :, [head]]) for head, own in enumerate(alone)]
+    assert_allclose(attention.query_key_norm(part, config, "key", raw), np.concatenate(heads, 2), rtol=1e-12)
+    gradient, norms = attention.query_key_norm_vjp(part, config, "key", raw, cotangent=np.sin(raw))
+    each = [
+        attention.query_key_norm_vjp(own, single, "key", raw[:, :, [head]], cotangent=np.sin(raw[:, :, [head]]))
+        for head, own in enumerate(alone)
+    ]
+    assert_allclose(gradient, np.concatenate([one for one, _ in each], 2), rtol=1e-9, atol=1e-12)
+    assert_allclose(norms["key_norm"]["scale"], np.stack([own["key_norm"]["scale"] for _, own in each]), rtol=1e-9, atol=1e-12)
+
+
 def test_NORM_without_a_scale_has_no_parameters_and_multiplies_by_1() -> None:
     config = LLAMA.replace(norm="layer", norm_scale=False, norm_one_plus_scale=True, query_key_norm="head")
     names = parameters.axes(config)

@@ -46,6 +46,7 @@ MODELS = {
     "qwen3": preset("qwen3_600m", **SIZES | ALONE),
     "olmo2": preset("llama2_7b", **SIZES | ALONE | {"norm_placement": "after", "query_key_norm": "width", "norm_cast_before_scale": False}),
     "olmo": preset("llama2_7b", **SIZES | ALONE | {"norm": "layer", "norm_scale": False, "query_key_norm": "width"}),
+    "stablelm": preset("llama2_7b", **SIZES | ALONE | {"query_key_norm": "each_head", "norm": "layer", "norm_offset": True}),
     "olmoe": preset("llama2_7b", **SIZES | ALONE | {"query_key_norm": "width", "query_key_value_clip": 0.5}),
     "hunyuan": preset("llama2_7b", **SIZES | ALONE | {"query_key_norm": "head", "query_key_norm_after_rotation": True}),
     "gptj": preset("llama2_7b", **SIZES | ALONE | {"norm_placement": "parallel_shared", "norm": "layer", "gated_feed_forward": False}),

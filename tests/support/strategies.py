@@ -103,6 +103,7 @@ def configs(draw: st.DrawFn, **fixed: Any) -> TransformerConfig:
         "norm": draw(st.sampled_from(NORMS)),
         "query_key_norm": draw(st.sampled_from(QUERY_KEY_NORMS)),
         "query_key_norm_after_rotation": draw(st.booleans()),
+        "query_key_norm_offset": draw(st.booleans()),
         "query_key_value_clip": draw(st.sampled_from((None, 0.5))),
         "score_scale": draw(st.sampled_from((None, 0.3))),
         "score_cap": draw(st.sampled_from((None, 1.5))),

@@ -11,7 +11,7 @@ _OLD = (
     "positions", "sinusoid_layout", "rotary_layout", "rotary_fraction", "rotary_base", "rotary_scaling", "local_rotary_base",
     "local_rotary_scaling", "rotary_pattern", "layer_pattern", "window", "gated_feed_forward", "norm", "norm_offset",
     "norm_one_plus_scale", "norm_cast_before_scale", "query_key_norm", "score_scale", "score_cap", "round_embedding_scale",
-    "query_key_norm_after_rotation", "query_key_value_clip", "norm_scale",
+    "query_key_norm_after_rotation", "query_key_value_clip", "norm_scale", "query_key_norm_offset",
     "feed_forward_bias", "pooler_activation", "logit_scale", "logit_cap", "embedding_multiplier", "residual_multiplier",
     "attention_sinks", "gate_limit", "hidden_offset", "first_norm", "head_bias", *EXPERTS,
 )  # fmt: skip

@@ -29,7 +29,7 @@ def _normed(change: Callable[..., Array]) -> Replaces:
 
 
 def _over_each_head(original: Callable, parameters: Any, config: Any, name: str, x_bthk: Array) -> Array:
-    if config.query_key_norm == "head":
+    if config.query_key_norm != "width":
         return original(parameters, config, name, x_bthk)
     heads, size = x_bthk.shape[2:]
     own = {leaf: value.reshape(heads, size) for leaf, value in parameters.get(f"{name}_norm", {}).items()}
@@ -40,8 +40,16 @@ def _over_each_head(original: Callable, parameters: Any, config: Any, name: str,
 def _over_all_heads(original: Callable, parameters: Any, config: Any, name: str, x_bthk: Array) -> Array:
     if config.query_key_norm == "width":
         return original(parameters, config, name, x_bthk)
-    alike = {leaf: np.tile(value, (x_bthk.shape[2], 1)) for leaf, value in parameters.get(f"{name}_norm", {}).items()}
+    count = x_bthk.shape[2] if config.query_key_norm == "head" else 1
+    alike = {leaf: np.tile(value, (count, 1)) for leaf, value in parameters.get(f"{name}_norm", {}).items()}
     return original({f"{name}_norm": alike}, config.replace(query_key_norm="width"), name, x_bthk)
+
+
+def _first_scale(original: Callable, parameters: Any, config: Any, name: str, x_bthk: Array) -> Array:
+    if config.query_key_norm != "each_head":
+        return original(parameters, config, name, x_bthk)
+    first = {leaf: value[0] for leaf, value in parameters.get(f"{name}_norm", {}).items()}
+    return original({f"{name}_norm": first}, config.replace(query_key_norm="head"), name, x_bthk)
 
 
 def _missing(*names: str) -> Replaces:
@@ -69,6 +77,7 @@ ALTERED: Altered = {
     "QKN4": _read(query="key", key="query"),
     "QKN5": _normed(_over_all_heads),
     "QKN6": _order(after=False),
+    "QKN7": _normed(_first_scale),
 }
 VARIANTS: Variants = {
     "QKN3": {f"the norm of {words} is missing": _missing(name) for name, words in (("query", "queries"), ("key", "keys"))},

@@ -82,6 +82,8 @@ def _names(family: Family, config: TransformerConfig) -> dict[str, str]:
         network = re.match(r"feed_forward\.(experts\.|shared\.|)(gate|hidden|output)\.", parts[0])
         if config.experts and network:
             found |= _of_network(network[1].strip("."), native, word + ".bias" * parts[0].endswith("bias"))
+        elif "*" in native and config.query_key_norm == "each_head":
+            raise ValueError(f"`new-port like` cannot write a model with one tensor for each head; got {family.name}, with {native}")
         elif parts[0].endswith((".kernel", ".scale", ".table")):
             found[word] = native.rpartition(".")[0]
         elif word in ("sink", "selection_bias"):

@@ -80,6 +80,10 @@ CATCHES = {
         multi_head_attention/query_key_norm_head_after_rotation multi_head_attention/query_key_norm_width_after_rotation
         transformer/hunyuan
     """,
+    "QKN7": """
+        multi_head_attention/query_key_norm_each_head multi_head_attention/cross_query_key_norm_each_head
+        transformer/stablelm decode_in_steps/stablelm
+    """,
     "MHA22": """
         multi_head_attention/clip multi_head_attention/clip_after_norm multi_head_attention/clip_before_norm
         multi_head_attention/cross_clip transformer/clipped decode_in_steps/clipped
@@ -276,6 +280,7 @@ def _attention_cases(build: Builder) -> Iterator[Case]:
     yield from placed("rotary", _llama(build))
     yield from attended("rotary_unnumbered", _llama(build, rotary_layout="interleaved", rotary_fraction=0.4))
     yield from placed("query_key_norm_head", _llama(build, query_key_norm="head"))
+    yield from placed("query_key_norm_each_head", _llama(build, query_key_norm="each_head"))
     yield from placed("query_key_norm_width", _llama(build, query_key_norm="width"))
     after = {"query_key_norm_after_rotation": True}
     yield from placed("query_key_norm_head_after_rotation", _llama(build, query_key_norm="head", **after))
@@ -289,6 +294,8 @@ def _attention_cases(build: Builder) -> Iterator[Case]:
     yield from attended("output_bias", _llama(build, attention_output_bias=True), return_weights=True)
     yield from placed("window_cap", _gemma(build), mask_bhts=ragged(B, T)[:, None, None])
     layered = build.config(query_key_norm="width", **HEADS)
+    each = layered.replace(query_key_norm="each_head", norm_one_plus_scale=True)
+    yield build.make("multi_head_attention", "cross_query_key_norm_each_head", each, query_btd="b t d", memory_bsd="b s d")
     yield build.make("multi_head_attention", "cross_clip", layered.replace(**clip), query_btd="b t d", memory_bsd="b s d")
     yield build.make("multi_head_attention", "cross_query_key_norm", layered, query_btd="b t d", memory_bsd="b s d")
 
@@ -353,6 +360,7 @@ def _models(build: Builder) -> Iterator[tuple[str, TransformerConfig]]:
     yield "olmo2", _llama(build, norm_placement="after", query_key_norm="width", norm_cast_before_scale=False)
     yield "clipped", _llama(build, query_key_norm="width", query_key_value_clip=0.8, decoder_layers=2)
     yield "olmo", _llama(build, norm="layer", norm_scale=False, norm_cast_before_scale=False, query_key_value_clip=1.2, decoder_layers=2)
+    yield "stablelm", _neox(build, **SHARED, query_key_norm="each_head", query_key_norm_offset=False, decoder_layers=2)
     yield "hunyuan", _llama(build, query_key_norm="head", query_key_norm_after_rotation=True, decoder_layers=2)
     yield "smollm3", _llama(build, decoder_layers=2, rotary_pattern=(True, False))
     yield "yarn", _llama(build, rotary_scaling=SCALINGS["yarn"])
@@ -400,7 +408,7 @@ def _decoding_cases(build: Builder) -> Iterator[Case]:
     mask = np.arange(length) >= np.array([[0], [3], [1]])
     configs = dict(_models(build))
     steps = dict.fromkeys(
-        ("llama", "gemma", "mistral", "qwen3", "gemma3", "smollm3", "gptj", "hunyuan", "clipped", "olmo"), (4, 1, 3, 2)
+        ("llama", "gemma", "mistral", "qwen3", "gemma3", "smollm3", "gptj", "hunyuan", "clipped", "olmo", "stablelm"), (4, 1, 3, 2)
     ) | {"mistral_one_by_one": (1,) * length}
     for name, splits in steps.items():
         target = ids(f"decoders steps {name}", 23, None, np.ones((B, length), bool))

@@ -3,6 +3,8 @@
 from collections.abc import Mapping
 from typing import Any
 
+from reference_numpy import TransformerConfig
+
 from .. import tables
 from ..paper import PAPER
 from ..tables import Part, Row, Table
@@ -158,6 +160,21 @@ def placement(entry: str, default: bool, parallel: str) -> Joint:
 
     note = "attention and feed-forward read the same vectors; if false, one follows the other"
     return Joint({entry: default}, {"norm_placement": entry}, read, lambda config, said: {entry: config.parallel}, note)
+
+
+def head_norms(entry: str, kind: str = "head") -> Joint:
+    """Returns the joint of the entry that decides whether each head's queries and keys are normalized."""
+
+    def read(entries: Mapping[str, Any]) -> dict[str, Any]:
+        if entries[entry] not in (True, False, None):
+            raise ValueError(f"{entry} must be true or false; got {entries[entry]!r:.100}")
+        return {"query_key_norm": kind if entries[entry] else "none"}
+
+    def write(config: TransformerConfig, said: Mapping[str, Any]) -> dict[str, Any]:
+        return {entry: config.query_key_norm == kind}
+
+    note = "each head's queries and keys are normalized"
+    return Joint({entry: False}, {"query_key_norm": entry}, read, write, note)
 
 
 def layer_norm(native: str, canonical: str, axes: str = "d") -> Table:

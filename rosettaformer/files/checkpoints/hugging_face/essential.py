@@ -25,6 +25,7 @@ def essential(config: TransformerConfig) -> dict[str, Any]:
         "rotary_pattern": config.positions == "rotary",
         **dict.fromkeys(("rotary_base", "rotary_scaling"), any(kind.rotary and not kind.window for kind in kinds)),
         **dict.fromkeys(("local_rotary_base", "local_rotary_scaling"), any(kind.rotary and kind.window for kind in kinds)),
+        "query_key_norm_offset": config.query_key_norm != "none" and config.norm_offset,
         "query_key_norm_after_rotation": config.query_key_norm != "none" and any(kind.rotary for kind in kinds),
         "window": any(kind.window for kind in kinds),
         "feed_forward_width": not all(mixed),

@@ -224,11 +224,7 @@ GLM4_MOE = decoder.family(
             lambda config, said: {"n_shared_experts": config.shared_width // (config.expert_width or 1)},
             "experts for all tokens, computed as one",
         ),
-        Joint(
-            {"use_qk_norm": False}, {"query_key_norm": "use_qk_norm"},
-            lambda entries: {"query_key_norm": "head" if entries["use_qk_norm"] else "none"},
-            lambda config, said: {"use_qk_norm": config.query_key_norm == "head"}, "each head's queries and keys are normalized",
-        ),
+        decoder.head_norms("use_qk_norm"),
     ),
     ignored=TRAINING | {"num_nextn_predict_layers": "the class does not predict further tokens"},
     aliases={"num_local_experts": "n_routed_experts", "num_mtp_layers": "num_nextn_predict_layers"},

@@ -1,5 +1,6 @@
 """Decoders whose attention and feed-forward read the same vectors, as parallel blocks."""
 
+import dataclasses
 import math
 from collections.abc import Mapping
 from typing import Any
@@ -81,11 +82,7 @@ PHI = decoder.family(
         vocab_size=51200, hidden_size=2048, num_hidden_layers=24, num_attention_heads=32, intermediate_size=8192, layer_norm_eps=1e-5,
     ),
     joints=(
-        _FREE_HEADS, rotary.flat(10000.0, 2048, partial=0.5),
-        Joint(
-            {"qk_layernorm": False}, {"query_key_norm": "qk_layernorm"}, _normed,
-            lambda config, said: {"qk_layernorm": config.query_key_norm == "head"}, "each head's queries and keys are normalized",
-        ),
+        _FREE_HEADS, rotary.flat(10000.0, 2048, partial=0.5), dataclasses.replace(decoder.head_norms("qk_layernorm"), read=_normed),
     ),
     without=("ForQuestionAnswering",),
     table=decoder.table(
@@ -100,7 +97,8 @@ PHI = decoder.family(
     ),
 )  # fmt: skip
 
-# Command R (Cohere 2024): one norm for both, without offset; adjacent features rotate together
+# Command R (Cohere 2024): one norm for both, without offset; adjacent features rotate together; in Command R+ each
+# head's queries and keys are normalized with a scale of their own
 COHERE = decoder.family(
     "Cohere", "cohere", "Cohere",
     fixed={"norm": "layer", "norm_cast_before_scale": False, "norm_placement": "parallel_shared", "rotary_layout": "interleaved"},
@@ -111,11 +109,12 @@ COHERE = decoder.family(
         vocab_size=256000, hidden_size=8192, num_hidden_layers=40, num_attention_heads=64, intermediate_size=22528, layer_norm_eps=1e-5,
         tie_word_embeddings=True,
     ),
-    joints=(_FREE_HEADS, rotary.flat(500000.0, 8192)),
-    only={**ONLY, "use_qk_norm": (False, None)},  # its norms have a scale for each head
+    joints=(_FREE_HEADS, rotary.flat(500000.0, 8192), decoder.head_norms("use_qk_norm", "each_head")),
     without=("ForSequenceClassification", "ForTokenClassification", "ForQuestionAnswering"),
     table=decoder.table(
         decoder.scale("input_layernorm", "self_attention_norm"), *decoder.attention(), *decoder.feed_forward(),
+        decoder.scale("self_attn.q_norm", "self_attention.query_norm", "h k"),
+        decoder.scale("self_attn.k_norm", "self_attention.key_norm", "g k"),
     ),
 )  # fmt: skip
 

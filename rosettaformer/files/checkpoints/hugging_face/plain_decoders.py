@@ -184,7 +184,7 @@ GLM4 = decoder.family(
 # Bellagente et al. 2024: norms have offsets, and only part of each head rotates
 STABLELM = decoder.family(
     "StableLM", "stablelm", "StableLm",
-    fixed={**decoder.LAYER_NORM},
+    fixed={**decoder.LAYER_NORM, "query_key_norm_offset": False},
     entries=decoder.entries(
         Entry("use_qkv_bias", False, ("query_key_value_bias",)),
         epsilon="layer_norm_eps",
@@ -193,14 +193,15 @@ STABLELM = decoder.family(
     ),
     joints=(
         head_sizes("hidden_size", "num_attention_heads"), rotary.flat(10000.0, 4096, partial=0.25),
-        decoder.placement("use_parallel_residual", False, "parallel_shared"),
+        decoder.placement("use_parallel_residual", False, "parallel_shared"), decoder.head_norms("qk_layernorm", "each_head"),
     ),
-    # hidden_dropout applies only to the feed-forward output; the 12B model normalizes queries and keys
-    only={**ONLY, "qk_layernorm": False, "hidden_dropout": 0.0},
+    only={**ONLY, "hidden_dropout": 0.0},  # it applies only to the feed-forward output
     ignored={"norm_eps": "the class reads `layer_norm_eps`"},
     without=("ForQuestionAnswering",),
     table=decoder.table(
         *decoder.LAYER_NORMS, *decoder.attention(output=False), *decoder.feed_forward(),
+        decoder.scale("self_attn.q_layernorm.norms.*", "self_attention.query_norm", "k"),
+        decoder.scale("self_attn.k_layernorm.norms.*", "self_attention.key_norm", "k"),
         last=decoder.layer_norm("norm", "decoder.final_norm"),
     ),
 )  # fmt: skip

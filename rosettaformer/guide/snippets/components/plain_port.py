@@ -22,7 +22,8 @@ ANSWERED_APART = ("adam", "clip_global_norm", "initialise")  # plain versions th
 LAYER = {"norm": "layer", "gated_feed_forward": False, "query_key_norm": "none", "score_scale": None, "score_cap": None,
          "norm_one_plus_scale": False, "logit_scale": 1, "logit_cap": None, "attention_sinks": "none", "experts": 0,
          "gate_limit": None, "hidden_offset": 0, "residual_multiplier": 1, "embedding_multiplier": 1,
-         "query_key_norm_after_rotation": False, "query_key_value_clip": None, "norm_scale": True}  # fmt: skip
+         "query_key_norm_after_rotation": False, "query_key_value_clip": None, "norm_scale": True,
+         "query_key_norm_offset": True}  # fmt: skip
 MODEL = LAYER | {"norm_placement": "post", "activation": "relu", "positions": "sinusoidal", "sinusoid_layout": "interleaved",
                  "scale_embedding": True, "position_start": "first_token", "embedding_norm": False, "segments": 0, "pooler": False,
                  "classes": 0, "masked_language_head": False,}  # fmt: skip

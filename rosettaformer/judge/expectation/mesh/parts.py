@@ -25,7 +25,7 @@ class Heads:
         self.count, self.groups = (parameters[name]["kernel"].shape[1] for name in ("query", "key"))
         self.few = bool(self.groups % device.mesh.model)  # every device holds all key heads
         device.notes["few"] = self.count if self.few else 0
-        self.wide_norm = config.query_key_norm == "width"
+        self.wide_norm = config.query_key_norm in ("width", "each_head")
 
     def axis(self, part: str, name: str) -> int | None:
         """Returns the split axis of a parameter; None if every device holds it whole."""
