@@ -26,6 +26,7 @@ class Norm(nn.Module):
     weight: Any
     bias: Any
     normalized_shape: tuple[int, ...]
+    eps: Any
 
     def __init__(
         self,

@@ -40,7 +40,8 @@ OTHERS: dict[str, dict[str, Any]] = {
     "qwen2_moe": {"mlp_only_layers": [1], "shared_expert_intermediate_size": 5}, "qwen3_moe": {"decoder_sparse_step": 2},
     "granitemoeshared": {"shared_intermediate_size": 5}, "gpt_oss": {"sliding_window": 3, "swiglu_limit": 0.7},
     "glm4_moe": {"n_group": 2, "topk_group": 2, "head_dim": 12},
-    "gpt_neox": {"hidden_size": 96}, "phi": {"head_dim": 12}, "nemotron": {"head_dim": 12}, "cohere2": {"sliding_window": 3},
+    "gpt_neox": {"hidden_size": 96}, "persimmon": {"hidden_size": 48},
+    "phi": {"head_dim": 12}, "nemotron": {"head_dim": 12}, "cohere2": {"sliding_window": 3},
     "gptj": {"rotary_dim": 4, "max_position_embeddings": 9}, "codegen": {"rotary_dim": 4, "max_position_embeddings": 9},
 }  # fmt: skip
 LLAMA3 = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 0.5, "high_freq_factor": 4.0, "original_max_position_embeddings": 32}
@@ -125,7 +126,7 @@ REFUSED_OF: dict[str, dict[str, Any]] = {
     "bert": {"hidden_act": ("silu", "swish", "gelu_10", "mish"), "is_decoder": (True,)},
     "gpt2": {"embd_pdrop": (0.5,), "scale_attn_by_inverse_layer_idx": (True,),
              "scale_attn_weights": (False,)},
-    "stablelm": {"hidden_dropout": (0.5,)},
+    **{family: {"hidden_dropout": (0.5,)} for family in ("stablelm", "persimmon")},
     "phi": {"embd_pdrop": (0.5,)},
     **{family: {"embd_pdrop": (0.5,)} for family in ("gptj", "codegen")},
     "opt": {name: FLIPPED[name] for name in ("word_embed_proj_dim", "layer_norm_elementwise_affine", "layerdrop")},

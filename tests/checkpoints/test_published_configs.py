@@ -89,6 +89,9 @@ PUBLISHED: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
     ("hunyuan_v1_dense", {"head_dim": 128, "eod_token_id": 120020, "pretraining_tp": 1, "rope_theta": 10000.0, "rope_scaling": {
         "alpha": 1000.0, "beta_fast": 32, "beta_slow": 1, "factor": 1.0, "mscale": 1.0, "mscale_all_dim": 0.0, "type": "dynamic",
     }}, {"query_key_norm_after_rotation": True, "rotary_base": 10000.0 * 1000.0 ** (128 / 126)}),
+    ("persimmon", {"qk_layernorm": True, "partial_rotary_factor": 0.5, "rope_theta": 25000.0, "hidden_act": "relu2"}, {
+        "query_key_norm": "head", "rotary_fraction": 0.5, "rotary_base": 25000.0, "activation": "relu_squared", "norm_offset": True,
+    }),
     ("olmo", {"clip_qkv": 8.0, "rope_theta": 10000.0, "tie_word_embeddings": True}, {
         "norm_scale": False, "norm": "layer", "epsilon": 1e-5, "query_key_value_clip": 8.0, "tie_logits": True,
     }),

@@ -34,7 +34,7 @@ KINDS = {
     "granitemoe": "GraniteMoe", "granitemoeshared": "GraniteMoeShared", "gpt_oss": "GptOss", "glm4_moe": "Glm4Moe",
     "gpt_neox": "GPTNeoX", "phi": "Phi", "cohere": "Cohere", "cohere2": "Cohere2", "gptj": "GPTJ", "codegen": "CodeGen",
     "arcee": "Arcee", "nemotron": "Nemotron", "hunyuan_v1_dense": "HunYuanDenseV1", "biogpt": "BioGpt", "falcon": "Falcon",
-    "olmo": "Olmo",
+    "olmo": "Olmo", "persimmon": "Persimmon",
 }  # fmt: skip
 FIRST = tuple(KINDS)[:5]  # families with the most tests
 BASES = {family: f"{name}Model" for family, name in KINDS.items()} | {"gemma3_text": "Gemma3TextModel"}
@@ -149,7 +149,7 @@ def entries_by_field(family: str) -> dict[str, str]:
 
 def _partial(family: str) -> bool:
     """Whether the family supports partial rotation of heads."""
-    return family in ("phi3", "glm", "glm4", "stablelm", "glm4_moe", "gpt_neox", "phi", "nemotron")
+    return family in ("phi3", "glm", "glm4", "stablelm", "glm4_moe", "gpt_neox", "phi", "nemotron", "persimmon")
 
 
 def free_heads(family: str) -> bool:
@@ -176,7 +176,7 @@ def drawn(family: str, seed: int) -> Drawn:
     settings: dict[str, Any] = {entries[field]: value for field, value in by_field.items() if field in entries}
     settings |= {"pad_token_id": None, "bos_token_id": 1, "eos_token_id": 2}
     acts = ["gelu_pytorch_tanh", "gelu"] if family in (*GEMMAS, "starcoder2") else ["silu", "relu", "gelu"]
-    acts = ["relu2", *acts] if family in ("arcee", "nemotron") else acts
+    acts = ["relu2", *acts] if family in ("arcee", "nemotron", "persimmon") else acts
     if "activation" in entries:
         settings[entries["activation"]] = acts[seed % len(acts)] if "rotary_base" in entries else ["relu", "gelu", "gelu_new"][seed % 3]
     ropes = ("default", "longrope") if family == "phi3" else ("default", "llama3", "yarn", "dynamic", "linear", "longrope")

@@ -67,7 +67,7 @@ REFUSED = (
     "phi3", "olmo2", "ministral", "olmo3", "glm", "glm4", "stablelm", "starcoder2", "seed_oss", "exaone4", "ernie4_5", "helium", "gpt_neo",
     "opt", "camembert", "granite", "olmoe", "granitemoe", "granitemoeshared", "glm4_moe", "gpt_neox",
     "phi", "cohere", "cohere2", "gptj", "codegen", "marian", "pegasus", "mbart", "m2m_100", "arcee", "nemotron",
-    "hunyuan_v1_dense", "nomic_bert", "modernbert", "biogpt", "falcon", "electra", "olmo",
+    "hunyuan_v1_dense", "nomic_bert", "modernbert", "biogpt", "falcon", "electra", "olmo", "persimmon",
 )  # fmt: skip
 UNMEASURED = ("mixtral", "qwen2_moe", "qwen3_moe", "gpt_oss", "bart")  # with a converter
 

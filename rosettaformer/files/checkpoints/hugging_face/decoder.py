@@ -123,6 +123,17 @@ def feed_forward(
     )
 
 
+def fused(native: str, groups: str = "h") -> Table:
+    """Returns the rows of one projection with the query, key and value of each head together.
+
+    groups: the axis of the heads; of g, all queries of a key head are together.
+    """
+    axes = {"query": "h k", "key": "g k", "value": "g e"}
+    kernels = tuple(Part(f"self_attention.{name}.kernel", f"({own}) d") for name, own in axes.items())
+    biases = tuple(Part(f"self_attention.{name}.bias", f"({own})") for name, own in axes.items())
+    return Row(f"{native}.weight", kernels, groups=groups), Row(f"{native}.bias", biases, groups=groups)
+
+
 # gate and hidden layer packed into one tensor
 GATE_AND_HIDDEN: Table = (
     Row("mlp.gate_up_proj.weight", (Part("feed_forward.gate.kernel", "f d"), Part("feed_forward.hidden.kernel", "f d"))),
@@ -162,7 +173,7 @@ def placement(entry: str, default: bool, parallel: str) -> Joint:
     return Joint({entry: default}, {"norm_placement": entry}, read, lambda config, said: {entry: config.parallel}, note)
 
 
-def head_norms(entry: str, kind: str = "head") -> Joint:
+def head_norms(entry: str, kind: str = "head", default: bool = False) -> Joint:
     """Returns the joint of the entry that decides whether each head's queries and keys are normalized."""
 
     def read(entries: Mapping[str, Any]) -> dict[str, Any]:
@@ -174,7 +185,7 @@ def head_norms(entry: str, kind: str = "head") -> Joint:
         return {entry: config.query_key_norm == kind}
 
     note = "each head's queries and keys are normalized"
-    return Joint({entry: False}, {"query_key_norm": entry}, read, write, note)
+    return Joint({entry: default}, {"query_key_norm": entry}, read, write, note)
 
 
 def layer_norm(native: str, canonical: str, axes: str = "d") -> Table:

@@ -20,7 +20,7 @@ _PLACES = (
     "encoder_decoders.MARIAN", "encoder_decoders.PEGASUS", "encoder_decoders.BART", "encoder_decoders.MBART",
     "encoder_decoders.M2M_100", "plain_decoders.ARCEE", "plain_decoders.NEMOTRON", "plain_decoders.HUNYUAN",
     "rotary_encoders.NOMIC_BERT", "rotary_encoders.MODERN_BERT", "opt.BIOGPT", "parallel_blocks.FALCON",
-    "electra.FAMILY", "plain_decoders.OLMO",
+    "electra.FAMILY", "plain_decoders.OLMO", "plain_decoders.PERSIMMON",
 )  # fmt: skip
 _NAMED = [place.split(".") for place in _PLACES]
 _FAMILIES: list[Family] = [getattr(import_module(f".{file}", __package__), name) for file, name in _NAMED]

@@ -18,7 +18,6 @@ _SILU = {"silu": "silu", "swish": "silu"}
 _QUERY, _KEY, _VALUE = (
     Part(f"self_attention.{name}.kernel", f"({axes}) d") for name, axes in (("query", "h k"), ("key", "g k"), ("value", "g e"))
 )
-_BIASES = tuple(Part(part.name.replace("kernel", "bias"), part.axes.removesuffix(" d")) for part in (_QUERY, _KEY, _VALUE))
 _NO_GATE = {**decoder.LAYER_NORM, "gated_feed_forward": False, "feed_forward_bias": True}
 _FREE_HEADS = head_sizes("hidden_size", "num_attention_heads", {"head_dim": None}, divides=False)
 
@@ -47,8 +46,7 @@ GPT_NEOX = decoder.family(
     older={"lm_head.weight": "embed_out.weight"},
     table=decoder.table(
         *decoder.LAYER_NORMS,
-        Row("attention.query_key_value.weight", (_QUERY, _KEY, _VALUE), groups="h"),
-        Row("attention.query_key_value.bias", _BIASES, groups="h"),
+        *decoder.fused("attention.query_key_value"),
         *tables.dense("attention.dense", "self_attention.output", "d (h e)", "d"),
         *tables.dense("mlp.dense_h_to_4h", "feed_forward.hidden", "f d", "f"),
         *tables.dense("mlp.dense_4h_to_h", "feed_forward.output", "d f", "d"),
@@ -290,8 +288,7 @@ FALCON = decoder.family(
         *decoder.layer_norm("post_attention_layernorm", "feed_forward_norm"),
         *decoder.layer_norm("ln_attn", "self_attention_norm"),
         *decoder.layer_norm("ln_mlp", "feed_forward_norm"),
-        Row("self_attention.query_key_value.weight", (_QUERY, _KEY, _VALUE), groups="g"),
-        Row("self_attention.query_key_value.bias", _BIASES, groups="g"),
+        *decoder.fused("self_attention.query_key_value", groups="g"),
         *tables.dense("self_attention.dense", "self_attention.output", "d (h e)", "d"),
         *tables.dense("mlp.dense_h_to_4h", "feed_forward.hidden", "f d", "f"),
         *tables.dense("mlp.dense_4h_to_h", "feed_forward.output", "d f", "d"),

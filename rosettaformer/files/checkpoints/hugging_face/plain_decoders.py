@@ -349,3 +349,32 @@ OLMO = decoder.family(
     without=("ForSequenceClassification", "ForTokenClassification", "ForQuestionAnswering"),
     table=decoder.table(*decoder.attention(), *decoder.feed_forward(), last=()),
 )  # fmt: skip
+
+# Adept 2023: layer norms, also of each head's queries and keys; squared ReLU without a gate
+PERSIMMON = decoder.family(
+    "Persimmon", "persimmon", "Persimmon",
+    fixed={
+        **decoder.LAYER_NORM, "gated_feed_forward": False, "feed_forward_bias": True, "query_key_value_bias": True,
+        "attention_output_bias": True,
+    },
+    entries=decoder.entries(
+        Entry("num_attention_heads", 64, ("heads", "key_value_heads")),
+        words=_RELU_SQUARED, epsilon="layer_norm_eps", without=("num_attention_heads", "num_key_value_heads"),
+        vocab_size=262144, hidden_size=4096, num_hidden_layers=36, intermediate_size=16384, layer_norm_eps=1e-5,
+    ),
+    joints=(
+        head_sizes("hidden_size", "num_attention_heads"), rotary.flat(10000.0, 16384, partial=0.5),
+        decoder.head_norms("qk_layernorm", default=True),
+    ),
+    only={**ONLY, "hidden_dropout": 0.0},  # it applies only to the feed-forward output
+    without=("ForQuestionAnswering",),
+    table=decoder.table(
+        *decoder.LAYER_NORMS, *decoder.fused("self_attn.query_key_value"),
+        *decoder.dense("self_attn.dense", "self_attention.output", "d (h e)", "d"),
+        *decoder.layer_norm("self_attn.q_layernorm", "self_attention.query_norm", "k"),
+        *decoder.layer_norm("self_attn.k_layernorm", "self_attention.key_norm", "k"),
+        *decoder.dense("mlp.dense_h_to_4h", "feed_forward.hidden", "f d", "f"),
+        *decoder.dense("mlp.dense_4h_to_h", "feed_forward.output", "d f", "d"),
+        last=decoder.layer_norm("final_layernorm", "decoder.final_norm"),
+    ),
+)  # fmt: skip

@@ -30,6 +30,8 @@ def contradictions(family: Family, natives: Mapping[str, Native], tensors: Mappi
     entries = family.entry_names()
     entries |= {field: " or ".join(joint.entries) for joint in family.joints for field in joint.fields if field == "key_value_heads"}
     letters = {letter: entries[field] for letter, field in _FIELDS.items() if field in entries} | {"v": "vocab_size", "c": "id2label"}
+    if "key_size" not in entries and {"model_width", "heads"} <= entries.keys():
+        letters["k"] = f"{entries['model_width']} / {entries['heads']}"
     letters |= {f"({pair})": _together(entries, pair) for pair in ("h k", "h e", "g k", "g e")}
     sizes: dict[str, set[tuple[int, int]]] = defaultdict(set)
     for key, native in natives.items():
