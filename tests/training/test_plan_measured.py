@@ -45,6 +45,8 @@ KEPT = {name: pytest.param(config, marks=pytest.mark.conformance) for name, conf
     "experts": EXPERTS,
     "many": EXPERTS.replace(experts=32, experts_per_token=8, expert_width=16, expert_pattern=(False, True, True)),
     "shared": EXPERTS.replace(expert_width=32, shared_width=48, shared_gate=True),
+    "clipped": EXPERTS.replace(query_key_norm="width", query_key_value_clip=0.5),
+    "a scale for each head": EXPERTS.replace(query_key_norm="each_head", experts=0, model_width=24),
     "limited": EXPERTS.replace(gate_limit=1.7, hidden_offset=1.0, router_scores="chosen_softmax", router_normalize=False),
 }
 

@@ -79,9 +79,10 @@ def attention(step: Step, query: str, memory: str) -> int:
     config, model = step.config, step.mesh.model
     heads = config.heads // model
     groups = config.key_value_heads // (model if config.key_value_heads % model == 0 else 1)
-    normed = 2 if config.query_key_norm != "none" else 1
+    clipped = int(config.query_key_value_clip is not None)  # the input of the clip is kept, too
+    normed = {"none": 1, "each_head": 3}.get(config.query_key_norm, 2) + clipped
     of_query = heads * (normed * config.key_size + config.value_size)
-    of_memory = groups * (normed * config.key_size + config.value_size)
+    of_memory = groups * (normed * config.key_size + (1 + clipped) * config.value_size)
     projected = step.tokens(query) * of_query + step.tokens(memory) * of_memory
     scores = step.tokens(query) * heads * int(getattr(step, memory))
     dropped, capped = config.attention_dropout_rate > 0, config.score_cap is not None
