@@ -44,7 +44,7 @@ GPT_OSS = preset(
 )  # fmt: skip
 GLM = LLAMA.replace(
     decoder_layers=2, expert_pattern=(False, True), shared_width=6, router_scores="sigmoid", selection_bias=True, embedding_multiplier=3.0,
-    residual_multiplier=0.22, **EXPERTS,
+    residual_multiplier=0.22, query_key_norm="each_head", query_key_value_clip=0.9, **EXPERTS,
 )  # fmt: skip
 SCALINGS: dict[str, dict[str, Any]] = {  # their frequencies depend on the longest row
     "dynamic": {"factor": 3.0},
